@@ -1,0 +1,5621 @@
+/* sru.h - Simple Recurrent Units, SRU and SRU++, in one C header: load from PyTorch, run, train.
+   Public domain or MIT, as you like; the licence is at the end.
+
+   In Python, once:
+       save_file(rnn.state_dict(), "rnn.safetensors", metadata={"module": "SRU",
+                 "config": json.dumps(dict(input_size=64, hidden_size=128, num_layers=2))})
+
+   In one C or C++ file of the program (any others include sru.h without the first line):
+       #define SRU_IMPLEMENTATION
+       #include "sru.h"
+
+       char error[SRU_ERROR_SIZE];
+       sru_model *rnn = sru_load("rnn.safetensors", SRU_F32, error);
+       if (!rnn) return puts(error);
+
+       sru_io io = {0};                   // whatever is zero takes its default
+       io.T = 100;  io.B = 1;             // 100 time steps of 1 sequence
+       io.x = x;    io.h = h;             // (100,1,64) in, (100,1,128) out
+       sru_forward(NULL, rnn, &io);
+       free(rnn);
+
+   To stream       give io.state, and one step or more at a time           examples/audio.c
+   To serve        share one model; a context, state and io each           examples/server.c
+   In flash        a const sru_model on packed bytes, no heap, no files    examples/mcu.c
+   To train        sru_init(), io.tape, sru_backward(), the operators      examples/train.c
+   To learn        the operators alone                                     examples/teach.c
+
+   CONVENTIONS
+   Letters     T time steps, B sequences, I input width, D hidden units of a direction, N output
+               width (D, or 2 D if bidirectional: [forward | backward]), L layers, K matrices of a
+               unit (3, or 4 where input and output widths differ), P projection width, H heads,
+               M steps of memory, S floats of state of a sequence.
+   Arrays      are float32, row-major, last index fastest: x (T,B,I) is x[(t*B + b)*I + i].
+   Gradients   dy has the shape of y. Those of parameters are added to what is there, until adamw
+               uses and clears them; those of activations overwrite, or add where beta is 1.
+   Memory      is the caller's; sru_size() says how much. A call without scratch memory allocates
+               and frees its own.
+   Threads     may share a model, for it is const; not a state or scratch memory. Nothing is global.
+               Built with -fopenmp, a call uses as many threads as its context says.
+   Results     on one machine and build are the same bits for any number of threads, any division of
+               a sequence into calls, and any other sequences in the batch.
+   Errors      are returned. Nothing prints, exits or aborts.
+
+   OPTIONS, defined before sru.h is included (all files alike)
+   SRU_IMPLEMENTATION   the code too, in one file
+   SRU_STATIC           all of it static; or SRUDEF, what precedes each public function
+   SRU_MALLOC, SRU_FREE instead of malloc and free;  #define SRU_MALLOC(n) NULL  for none
+   SRU_ASSERT           instead of assert, which guards what the library itself relies on
+   SRU_NO_STDIO         no files and no environment, only memory
+   SRU_NO_BACKWARD      inference only
+   SRU_NO_SIMD          scalar kernels only
+   SRU_NO_DISPATCH      only kernels for what the compiler's own flags allow
+   SRU_USE_CBLAS        products on SRU_PLAIN weights by cblas_sgemm, whose bits may vary
+   SRU_FILENAME         the name by which this file includes itself, "sru.h" */
+
+#ifndef SRU__PASS       /* the file includes itself once for each instruction set: see "Kernels" */
+
+#ifndef SRU_H
+#define SRU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SRU_VERSION    100     /* 1.0.0 */
+#define SRU_ERROR_SIZE 256     /* bytes of a `char *error`, which may be NULL */
+#define SRU_MAX_LAYERS 32
+
+#if !defined(SRUDEF) && defined(SRU_STATIC) && defined(__GNUC__)
+#define SRUDEF static __attribute__((unused))
+#elif !defined(SRUDEF) && defined(SRU_STATIC)
+#define SRUDEF static
+#elif !defined(SRUDEF)
+#define SRUDEF extern
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum sru_status {
+    SRU_OK     =  0,
+    SRU_EINVAL = -1,    /* a size is out of range, a pointer is NULL, or a type is not offered */
+    SRU_ENOMEM = -2,    /* ctx->work is too small; or it is NULL, and SRU_MALLOC failed */
+    SRU_EFILE  = -3,    /* the file is damaged, or not what was expected, or cannot be written */
+    SRU_ENOENT = -4     /* sru_read_tensor(): the file has no tensor of this name */
+} sru_status;
+
+typedef enum sru_type { /* the form of a model's weights */
+    SRU_PLAIN = 0,      /* float32 arrays, see sru_get_tensor(): to initialise, train, load, save */
+    SRU_F32,            /* packed float32, for inference: the same bits as SRU_PLAIN, faster */
+    SRU_BF16,           /* packed bfloat16: half the bytes */
+    SRU_Q8              /* packed int8 with a float32 scale for each unit's row: a quarter */
+} sru_type;
+
+/* ---- Networks -------------------------------------------------------------------------------- */
+
+typedef enum sru_arch {
+    SRU_ARCH_SRU = 0,   /* SRU, initialised and stored as the reference, package sru, 2.x does */
+    SRU_ARCH_SRU3,      /* SRU, initialised and stored as 3.0-dev does */
+    SRU_ARCH_SRUPP      /* SRU++, of 3.0-dev */
+} sru_arch;
+
+/* The arguments of the reference's constructor under their names; 0 is its default. */
+typedef struct sru_config {
+    int      input_size, hidden_size;       /* I, D: required */
+    int      num_layers;                    /* L, at most SRU_MAX_LAYERS; 0 means 2 */
+    sru_arch arch;
+    int      bidirectional;                 /* 1: N = 2 D */
+    int      projection_size;               /* P > 0: a layer's W = W1 W0 through P units; SRU++:
+                                               required, the width of attention */
+    int      projection_sizes[SRU_MAX_LAYERS]; /* P of each layer; 0 means projection_size */
+    int      layer_norm;                    /* 1: of each layer's input */
+    int      normalize_after;               /* 1: layer_norm of each layer's output instead */
+    int      use_tanh;                      /* 1: g = tanh, otherwise g(c) = c */
+    int      no_skip_term;                  /* 1: has_skip_term=False, h = r*g(c) */
+    int      rescale;                       /* 1: scale_x = sqrt(1 + 2 exp(highway_bias)), else 1 */
+    int      v1;                            /* 1: v = 0, and stays 0 */
+    int      proj_input_to_hidden_first;    /* 1: where I != N, a product I -> N comes first */
+    int      nn_rnn_compatible_return;      /* how c is ordered there; see sru_io.state for here */
+    float    highway_bias;                  /* the reset gate's initial bias; SRU++ wants -2 */
+    float    weight_c_init;                 /* initial v is uniform between +- this; 0 means
+                                               sqrt(3/2) in 2.x, 1 in 3.0-dev */
+    float    dropout;                       /* of c in the highway, one mask for all time steps, in
+                                               all layers but the last; SRU++: also of what enters
+                                               the last product of each layer, elementwise */
+    float    rnn_dropout;                   /* of each layer's input to its product, likewise one
+                                               mask for all time steps */
+    float    layer_dropout;                 /* of the outputs between layers, elementwise (the
+                                               reference has no such argument) */
+    int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ */
+    int      attention_every_n_layers;      /* n: in layers n, 2n, ... counted from 1; 0 means 1 */
+    int      attention_last_n_layers;       /* n > 0: in the last n layers only */
+    int      no_attn_layer_norm;            /* 1: attn_layer_norm=False */
+    float    attn_dropout;                  /* of the attention's weights */
+    int      causal;                        /* 1: no step attends to later ones */
+    int      window;                        /* W > 0: a step attends to the last W, itself among
+                                               them, and across calls: state holds their keys and
+                                               values. (The reference has masks for both.) */
+} sru_config;
+
+typedef struct sru_model {
+    sru_config  config;
+    sru_type    type;                       /* SRU_PLAIN to train, any other to run fast */
+    const void *weights;                    /* sru_sizes.weights bytes: on the heap, mapped, in
+                                               flash; aligned for float */
+} sru_model;
+
+/* ---- How to compute -------------------------------------------------------------------------- */
+
+typedef struct sru_backend sru_backend;
+
+typedef struct sru_context {    /* NULL for a context is one of all zeros */
+    const sru_backend *op;      /* the operators; NULL means sru_cpu() */
+    int       threads;          /* 0 means as many as OpenMP offers */
+    uint64_t  seed, step;       /* key of dropout: count step up after each backward */
+    void     *work;             /* scratch memory; NULL: each call allocates and frees its own */
+    size_t    work_size;        /* its bytes */
+    size_t    work_used;        /* of them, by callers further up: 0 at first */
+    size_t   *measure;          /* not NULL: calls check their arguments and compute nothing, but
+                                   raise *measure to the bytes of work that they need */
+    char     *error;            /* SRU_ERROR_SIZE bytes for a sentence when a call fails, or NULL */
+} sru_context;
+
+/* This CPU's operators. ->name tells its kernels: "scalar", "sse2", "avx2", "avx512", "neon" ...;
+   SRU_ISA=NAME in the environment asks for lower ones. */
+SRUDEF const sru_backend *sru_cpu(void);
+
+/* ---- Running --------------------------------------------------------------------------------- */
+
+typedef struct sru_io {
+    size_t         T, B;
+    const float   *x;               /* (T,B,I) input */
+    float         *h;               /* (T,B,N) output of the last layer */
+    float         *state;           /* (B,S) in and out: c (L,N) of each sequence; with a window,
+                                       rings of keys and values behind it. Zeros are the start:
+                                       memset(state + b*S, 0, S*4) restarts sequence b. NULL: zeros,
+                                       and not kept. The reference's c (L,B,N), or (2 L,B,D) with
+                                       nn_rnn_compatible_return, has the same order within a
+                                       sequence */
+    const uint8_t *mask_pad;        /* (T,B) 1: padding, state stays, h is 0, and nobody attends to
+                                       it. NULL: none */
+
+    size_t         memory_length;   /* M.  From here on: SRU++ */
+    const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
+                                       be attended to, in place of rings; or NULL, as may be each */
+    const uint8_t *memory_mask_pad; /* (M,B) 1: nobody attends to it; or NULL */
+    const float   *attn_mask;       /* (T,M+T) added to the scores, -inf hides; or NULL */
+    float *const  *saved;           /* L pointers to (T,B,width): out, the inputs of each layer, for
+                                       the memory of a later call; or NULL, as may be each */
+
+    void          *tape;            /* what backward will need. Not NULL means training: dropout is
+                                       on, x, masks and memory must not change until backward, and
+                                       of state only c is used */
+    const float   *dropout_mask;    /* (L,B,N) factors of c, instead of random ones, where the
+                                       config's dropout is not 0; or NULL */
+    const float   *rnn_dropout_mask;   /* (B,width) of layer 0's input, (B,N) of the others';
+                                       likewise where rnn_dropout is not 0 */
+    const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise where layer_dropout is not 0 */
+
+    const float   *dh;              /* (T,B,N)   From here on: backward */
+    float         *dx;              /* (T,B,I) out; NULL: not wanted */
+    float         *dstate;          /* (B,S) in: of the state after, out: of the state before; NULL:
+                                       0 and not wanted, that is truncated back-propagation */
+    float *const  *dmemory;         /* as memory, out; or NULL, as may be each */
+    float         *grads;           /* as SRU_PLAIN weights, added to */
+} sru_io;
+
+SRUDEF sru_status sru_forward (const sru_context *, const sru_model *, const sru_io *);
+#ifndef SRU_NO_BACKWARD
+SRUDEF sru_status sru_backward(const sru_context *, const sru_model *, const sru_io *);
+#endif
+
+typedef struct sru_sizes {
+    size_t weights;     /* bytes, in the form model->type; of gradients too, if SRU_PLAIN */
+    size_t state;       /* S, in floats */
+    size_t work;        /* bytes of scratch memory in inference: no more for any longer T, unless
+                           bidirectional, or attending without a window */
+    size_t train_work;  /* the same for forward with a tape, and backward */
+    size_t tape;        /* bytes */
+} sru_sizes;
+
+/* What calls with T steps of B sequences need, those of memory counted in T; weights need not be
+   there yet. */
+SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, size_t T, size_t B);
+
+/* Initial SRU_PLAIN weights, drawn as the reference draws them. */
+SRUDEF sru_status sru_init(float *weights, const sru_config *, uint64_t seed);
+
+/* The weights of `from` (SRU_PLAIN) in the form to->type, which becomes a model on them. Packed
+   bytes hold no pointers and are the same for all instruction sets of a byte order: they can be
+   saved, mapped, or compiled into another program. */
+SRUDEF sru_status sru_pack(const sru_context *, sru_model *to, void *weights,
+                           const sru_model *from);
+
+/* ---- Files: safetensors, with the names and layouts of the reference, 2.x and 3.0-dev -------- */
+
+typedef struct sru_tensor {
+    char   name[128];
+    size_t shape[4];                /* in files, as the reference has it; ends at the first 0 */
+    float *data;
+    int    interleave, transpose;   /* 0; or how the reference's order differs from that of data */
+} sru_tensor;
+
+/* The network in a file, as one block, to be released with SRU_FREE, which is free. NULL: failed.
+   Its names may stand behind a prefix such as "encoder."; other tensors are left alone then. */
+#ifndef SRU_NO_STDIO
+SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
+#endif
+
+/* The same from a file in memory, in the form m->type. weights NULL: m->config only, for
+   sru_size(). If m->config.input_size is not 0 beforehand, the file must agree with m->config, and
+   needs no metadata. prefix NULL: the only one before "rnn_lst.". */
+SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, size_t size,
+                                 const char *prefix, char *error);
+
+/* Reads the tensor t->name, of any type, into t->data; shapes must agree. data NULL: tells the
+   shape. */
+SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, char *error);
+
+/* Tensor i of SRU_PLAIN weights, or of gradients laid out like them; 0 past the last. */
+SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
+
+/* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own. An
+   older file stays whole until the new one is complete. */
+#ifndef SRU_NO_STDIO
+SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
+                           const sru_tensor *own, int n, char *error);
+
+/* A whole file in memory, to be released with SRU_FREE. NULL: failed. */
+SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
+#endif
+
+/* =================================================================================================
+   Stop here if you only want to run networks. What follows are the operators that they are made of:
+   for training, for teaching, for layers of your own. They keep nothing, and take raw pointers.
+
+   The recurrence of one layer over whole sequences, and with w the product before it, fused or
+   apart as the backend finds best.                                 Lei et al. 2018, section 3
+
+       u[t] = W a[t]                                       [candidate | forget | reset | skip]
+       f[t] = sigmoid(u1[t] + (vf + vt0[t])*c[t-1] + bf)   forget gate
+       r[t] = sigmoid(u2[t] + (vr + vt1[t])*c[t-1] + br)   reset gate
+       c[t] = f[t]*c[t-1] + (1 - f[t])*u0[t]               internal state
+       s[t] = scale_x*x[t]                                 skip term. K = 4: u3[t]. x NULL: 0
+       h[t] = r[t]*mask_c*(g(c[t]) - s[t]) + s[t]          output
+
+   Padding: c[t] = c[t-1], h[t] = 0. Bidirectional: columns N/2 ... N-1 go from T-1 down to 0.
+   Unidirectional without tape (u, c), h may be a or x. */
+typedef struct sru_scan {
+    size_t         T, B, N, A;              /* A: width of a, which is I, P or N */
+    int            K;                       /* 3 or 4 */
+    int            bidirectional, use_tanh; /* 0 or 1 */
+    float          scale_x;                 /* 0 means 1 */
+    const float   *a;                       /* (T,B,A) */
+    const void    *w;                       /* (K,N,A) in the form type; NULL: u is given */
+    sru_type       type;                    /* if packed: K groups for each direction, see pack */
+    float         *u;                       /* (T,B,K,N); out if w, then NULL: not wanted */
+    const float   *x;                       /* (T,B,N) */
+    const float   *v, *bias;                /* (2,N) [forget | reset]; NULL: 0 */
+    const float   *vt;                      /* (T,B,2,N), or NULL */
+    const float   *mask_c;                  /* (B,N), or NULL */
+    const uint8_t *mask_pad;                /* (T,B), or NULL */
+    const float   *c0;                      /* (B,N) before the first step; NULL: 0 */
+    float         *cT;                      /* (B,N) after the last, may be c0; NULL: not wanted */
+    size_t         ldc;                     /* floats from sequence to sequence in c0, cT and dc; 0
+                                               means N */
+    float         *h;                       /* (T,B,N) */
+    float         *c;                       /* (T,B,N) every c, for backward; NULL: not wanted */
+
+    const float   *dh;                      /* (T,B,N)   From here on: backward */
+    float         *dc;                      /* (B,N) in: of cT, out: of c0; NULL: 0, not wanted */
+    float         *du;                      /* (T,B,K,N) may be u */
+    float         *dx;                      /* (T,B,N), where x is used */
+    float         *da;                      /* (T,B,A); may be dx, which is then the sum of both;
+                                               NULL: not wanted */
+    float         *dvt;                     /* (T,B,2,N), or NULL */
+    float         *dw, *dv, *dbias;         /* as w (SRU_PLAIN), v, bias; NULL: not wanted */
+} sru_scan;
+
+/* Attention of SRU++, in each of H heads on P/H columns of query, key and value.  Lei 2021, sect. 3
+
+       a[t] = sum over s of softmax_s(q[t].k[s]/sqrt(P/H) + attn_mask[t,s]) v[s]
+       o[t] = q[t] + alpha*a[t]
+
+   Keys and values are of M steps of memory, then of the T steps of the queries. Where a step sees
+   none, a is 0. Time grows with the steps seen, scratch memory with T.
+
+   With a ring for each sequence, the keys and values of its last steps are kept there from call to
+   call: 2 + C*(P + H*R) floats, where C is window - 1 rounded up to 64s, plus 64, and R is P/H
+   rounded up to 16s. Zeros are the start; a padded step leaves a ring as it is. */
+typedef struct sru_attention {
+    size_t         T, B, M, P;
+    int            H;
+    int            causal;          /* 1: no step sees later ones */
+    size_t         window;          /* W > 0: a step sees the last W, itself among them */
+    const float   *q;               /* (T,B,P) */
+    const float   *kv;              /* (M+T,B,2,P) [key | value] */
+    const float   *alpha;           /* (1) NULL: o = a */
+    const uint8_t *mask_pad, *memory_mask_pad;  /* (T,B), (M,B) 1: not seen; or NULL */
+    const float   *attn_mask;       /* (T,M+T), or NULL */
+    float          dropout;         /* of the softmax, drawn from (ctx->seed, ctx->step, id) */
+    uint32_t       id;              /* below 2^31 */
+    float         *ring;            /* (B,ld_ring), M = 0; or NULL */
+    size_t         ld_ring;
+    float         *o;               /* (T,B,P) */
+    float         *a;               /* (T,B,P) for backward; or NULL */
+    float         *lse;             /* (B,H,T) log of the softmax's sum, for backward; or NULL */
+
+    const float   *dout;            /* (T,B,P) of o.  From here on: backward */
+    float         *dq, *dkv;        /* as q, kv */
+    float         *dalpha;          /* (1), added to; or NULL */
+} sru_attention;
+
+struct sru_backend {
+    const char *name;
+    size_t      rows;       /* rows (t,b) that networks compute at a time in inference */
+    const void *kernels;    /* private */
+
+    /* alloc: zeroed, aligned to 64 bytes. copy: from NULL means zeros */
+    void      *(*alloc)  (const sru_context *, size_t bytes);
+    void       (*release)(const sru_context *, void *memory);
+    sru_status (*copy)   (const sru_context *, void *to, const void *from, size_t bytes);
+
+    /* w (n,k) in another form, in panels of 16 rows. Returns its bytes, 0: not offered; packed
+       NULL: does only that. A layer's (K,N,A) is packed as K groups of D rows for each direction:
+       [K][directions] */
+    size_t     (*pack)(const sru_context *, void *packed, sru_type type, const float *w,
+                       size_t n, size_t k);
+
+    /* y = x w' + b          y (rows,n)  x (rows,k)  w (n,k)  b (n) or NULL */
+    sru_status (*linear_forward) (const sru_context *, float *y, const float *x, const void *w,
+                                  sru_type type, const float *b, size_t rows, size_t n, size_t k);
+    /* dx = beta dx + dy w   dw += dy' x   db += sum of dy's rows;   dx, dw, db may be NULL */
+    sru_status (*linear_backward)(const sru_context *, float *dx, float *dw, float *db,
+                                  const float *dy, const float *x, const float *w, float beta,
+                                  size_t rows, size_t n, size_t k);
+
+    sru_status (*scan_forward) (const sru_context *, const sru_scan *);
+    sru_status (*scan_backward)(const sru_context *, const sru_scan *);
+
+    sru_status (*attention_forward) (const sru_context *, const sru_attention *);
+    sru_status (*attention_backward)(const sru_context *, const sru_attention *);
+
+    /* y = (x - mean)*rstd*gain + bias, rstd = 1/sqrt(variance + 1e-5);  y may be x
+       y, x (rows,n)  gain, bias (n)  stats (rows,2) [mean | rstd], for backward, or NULL */
+    sru_status (*layernorm_forward) (const sru_context *, float *y, float *stats, const float *x,
+                                     const float *gain, const float *bias, size_t rows, size_t n);
+    sru_status (*layernorm_backward)(const sru_context *, float *dx, float *dgain, float *dbias,
+                                     const float *dy, const float *x, const float *gain,
+                                     const float *stats, float beta, size_t rows, size_t n);
+
+    /* y[i] = table[tokens[i]], 0 for tokens not in 0 ... size-1;   table (size,n)  y (rows,n) */
+    sru_status (*embedding_forward) (const sru_context *, float *y, const int32_t *tokens,
+                                     const float *table, size_t rows, size_t n, size_t size);
+    sru_status (*embedding_backward)(const sru_context *, float *dtable, const float *dy,
+                                     const int32_t *tokens, size_t rows, size_t n, size_t size);
+
+    /* y[t] = beta y[t] + x[t]*mask   x, y (T,n), may be the same; x NULL: y[t] = mask; beta 0 or 1
+       mask (n), or NULL: 0 with probability p, else 1/(1-p), drawn from (ctx->seed, ctx->step, id),
+       id < 2^31. The same call on dy is the backward one */
+    sru_status (*dropout)(const sru_context *, float *y, const float *x, const float *mask, float p,
+                          uint32_t id, float beta, size_t T, size_t n);
+
+    /* *loss = -sum of log softmax(y)[target], in nats;   dy = scale*(softmax(y) - onehot(target))
+       y, dy (rows,n), may be the same; dy NULL: not wanted;   targets (rows), < 0: left out */
+    sru_status (*softmax_loss)(const sru_context *, double *loss, float *dy, const float *y,
+                               const int32_t *targets, float scale, size_t rows, size_t n);
+
+    /* *norm = sqrt(sum of g^2); to clip at 1, give adamw the scale 1/norm where norm > 1 */
+    sru_status (*norm)(const sru_context *, double *norm, const float *g, size_t n);
+
+    /* Update t = 1, 2, ... of p by the gradient scale*g; leaves g = 0.   m, v: zeros at first
+                                                                 Loshchilov and Hutter 2019 */
+    sru_status (*adamw)(const sru_context *, float *p, float *m, float *v, float *g, float scale,
+                        float lr, float beta1, float beta2, float eps, float decay, uint64_t t,
+                        size_t n);
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SRU_H */
+
+/* =================================================================================================
+   Implementation */
+
+#ifdef SRU_IMPLEMENTATION
+#ifndef SRU__IMPLEMENTED
+#define SRU__IMPLEMENTED
+
+#include <stdarg.h>
+#include <string.h>
+#ifndef SRU_NO_STDIO
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#ifndef SRU_FILENAME
+#define SRU_FILENAME "sru.h"        /* __FILE__ would not do: it is relative to the compiler */
+#endif
+#if defined(SRU_MALLOC) != defined(SRU_FREE)
+#error "sru.h: define both SRU_MALLOC and SRU_FREE, or neither"
+#endif
+#ifndef SRU_MALLOC
+#include <stdlib.h>
+#define SRU_MALLOC(n) malloc(n)
+#define SRU_FREE(p)   free(p)
+#endif
+#ifndef SRU_ASSERT
+#include <assert.h>
+#define SRU_ASSERT(x) assert(x)
+#endif
+#ifdef SRU_USE_CBLAS
+#include <cblas.h>
+#endif
+
+/* Sums may be fused with products, and nothing else may be rearranged, whatever the flags: exp
+   rounds by adding a large number, NaN must stay NaN, and -ffast-math would undo both. With clang
+   `on` fuses within an expression, always, while `fast` may not where code is instrumented. */
+#if defined(__clang__)
+#pragma clang fp contract(on)
+#if defined(__x86_64__) || defined(__i386__) || defined(__aarch64__)
+#pragma float_control(push)
+#pragma float_control(precise, on)
+#pragma clang fp contract(on)
+#endif
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC optimize("no-fast-math", "fp-contract=fast")
+#endif
+
+#if defined(__GNUC__)
+#define SRU__INLINE static inline __attribute__((always_inline))
+#define SRU__UNROLL _Pragma("GCC unroll 64")
+#elif defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
+#define SRU__INLINE static inline
+#define SRU__UNROLL
+#else
+#define SRU__INLINE static
+#define SRU__UNROLL
+#endif
+#ifdef SRU_NO_BACKWARD
+#define SRU__TRAINING(f) NULL
+#else
+#define SRU__TRAINING(f) f
+#endif
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+static size_t sru__min(size_t a, size_t b) { return a < b ? a : b; }
+static size_t sru__max(size_t a, size_t b) { return a > b ? a : b; }
+static size_t sru__ceil(size_t a, size_t b) { return a / b + (a % b != 0); }
+
+/* The product of n sizes, or SIZE_MAX where it does not fit or exceeds a quarter of all memory. */
+static size_t sru__product(int n, ...)
+{
+    size_t p = 1;
+    int i, zero = 0, over = 0;
+    va_list list;
+    va_start(list, n);
+    for (i = 0; i < n; i++) {
+        const size_t f = va_arg(list, size_t);
+        if (!f) zero = 1;
+        else if (p > SIZE_MAX / 4 / f) over = 1;
+        else p *= f;
+    }
+    va_end(list);
+    return over ? SIZE_MAX : zero ? 0 : p;
+}
+
+/* A sentence with %s, %u (size_t) and %c in place of printf, which may not be there. */
+static void sru__say(char *error, const char *format, ...)
+{
+    size_t n = 0;
+    va_list list;
+    if (!error) return;
+    va_start(list, format);
+    for (; *format; format++) {
+        char digits[24], *text = digits + sizeof digits - 1;
+        const char *from = text;
+        *text = 0;
+        if (*format != '%') {
+            *--text = *format;
+            from = text;
+        } else if (*++format == 's') {
+            from = va_arg(list, const char *);
+        } else {
+            size_t value = va_arg(list, size_t);
+            do *--text = (char)('0' + value % 10);
+            while (value /= 10);
+            from = text;
+        }
+        while (*from && n < SRU_ERROR_SIZE - 1) error[n++] = *from++;
+    }
+    va_end(list);
+    error[n] = 0;
+}
+
+static char *sru__error(const sru_context *ctx) { return ctx ? ctx->error : NULL; }
+
+#define SRU__FAIL(ctx, status, ...) (sru__say(sru__error(ctx), __VA_ARGS__), (status))
+
+static double sru__dsqrt(double x)
+{
+    uint64_t bits;
+    double y;
+    int i;
+    if (!(x > 0)) return 0;
+    if (x > 1e308) return x;                            /* infinity, in practice */
+    memcpy(&bits, &x, 8);
+    bits = (bits >> 1) + ((uint64_t)1023 << 51);        /* halves the exponent */
+    memcpy(&y, &bits, 8);
+    for (i = 0; i < 5; i++) y = 0.5 * (y + x / y);
+    return y;
+}
+
+static double sru__dexp(double x)
+{
+    const double ln2 = 0.6931471805599453;
+    uint64_t bits;
+    double r, term = 1, sum = 1, scale;
+    int i, n;
+    if (x < -700) return 0;
+    if (x > 700) x = 700;
+    n = (int)(x / ln2 + (x < 0 ? -0.5 : 0.5));
+    r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;     /* ln 2 in two */
+    for (i = 1; i < 20; i++) sum += term *= r / i;
+    bits = (uint64_t)(n + 1023) << 52;
+    memcpy(&scale, &bits, 8);
+    return sum * scale;
+}
+
+static double sru__dlog(double x)
+{
+    uint64_t bits;
+    double m, s, z, sum = 0;
+    int i, n;
+    memcpy(&bits, &x, 8);
+    n = (int)(bits >> 52) - 1022;
+    bits = (bits & 0xfffffffffffffu) | ((uint64_t)1022 << 52);
+    memcpy(&m, &bits, 8);                               /* x = m 2^n, 0.5 <= m < 1 */
+    if (m < 0.7071067811865476) {
+        m *= 2;
+        n--;
+    }
+    s = (m - 1) / (m + 1);                              /* log m = 2 atanh s */
+    z = s * s;
+    for (i = 23; i >= 1; i -= 2) sum = sum * z + 1.0 / i;
+    return 2 * s * sum + n * 0.6931471805599453;
+}
+
+/* A counter-based generator: number i of a key, by splitmix64's finaliser (Steele et al. 2014). */
+static uint64_t sru__mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static uint64_t sru__key(uint64_t seed, uint64_t step, uint64_t id)
+{
+    return sru__mix(sru__mix(sru__mix(seed + 0x9e3779b97f4a7c15u) + step) + id);
+}
+
+/* Uniform in [0,1), a multiple of 2^-24. */
+static float sru__uniform(uint64_t key, uint64_t i)
+{
+    return (float)(sru__mix(key + (i + 1) * 0x9e3779b97f4a7c15u) >> 40) * (1.0f / 16777216.0f);
+}
+
+/* ---- scratch memory and threads -------------------------------------------------------------- */
+
+/* count values of `size` bytes from the context's scratch memory, aligned to 64 bytes; in a
+   measuring call an address that nobody may use. A function works on a copy of its caller's
+   context, so that whatever it took is free again when it returns. */
+static void *sru__take(sru_context *c, size_t count, size_t size)
+{
+    const size_t n = sru__product(2, count, size);
+    size_t start;
+    if (n == SIZE_MAX || c->work_used > SIZE_MAX / 2) return NULL;
+    start = c->work_used;
+    c->work_used += (n + 63) / 64 * 64;
+    if (c->measure) {
+        *c->measure = sru__max(*c->measure, c->work_used + 63);
+        return (void *)(uintptr_t)64;
+    }
+    if (!c->work || c->work_used + 63 > c->work_size) return NULL;
+    return (char *)c->work + (64 - (uintptr_t)c->work % 64) % 64 + start;
+}
+
+static float *sru__take_floats(sru_context *c, size_t count)
+{
+    return (float *)sru__take(c, count, sizeof(float));
+}
+
+static sru_status sru__no_memory(const sru_context *c)
+{
+    return SRU__FAIL(c, SRU_ENOMEM, "%u bytes of scratch memory are too few: sru_size() tells how "
+                     "many a network needs, ctx->measure how many an operator", c->work_size);
+}
+
+/* Runs a call on a copy of the caller's context, completed by defaults, and with scratch memory of
+   its own if there is none. */
+static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context *, const void *),
+                           const void *args)
+{
+    sru_context c;
+    sru_status status;
+    size_t need = 0;
+    if (ctx) c = *ctx;
+    else memset(&c, 0, sizeof c);
+    if (!c.op) c.op = sru_cpu();
+    if (c.measure || c.work) return run(&c, args);
+    c.measure = &need;
+    c.work_used = 0;
+    status = run(&c, args);
+    c.measure = NULL;
+    c.work_used = 0;
+    if (status) return status;
+    if (need) {
+        c.work = c.op->alloc(&c, need);
+        c.work_size = need;
+        if (!c.work) return SRU__FAIL(ctx, SRU_ENOMEM, "no memory for %u bytes of scratch", need);
+    }
+    status = run(&c, args);
+    if (need) c.op->release(&c, c.work);
+    return status;
+}
+
+/* As many threads as the context asks for, but no more than there are portions of 100,000
+   operations: below, starting them costs more than they save. */
+static int sru__threads(const sru_context *c, double operations)
+{
+    int n = c->threads;
+#ifdef _OPENMP
+    if (n <= 0) n = omp_get_max_threads();
+#else
+    n = 1;
+#endif
+    if (n > 1024) n = 1024;
+    return operations < 1e5 * n ? (int)(operations / 1e5) + 1 : n;
+}
+
+/* Calls work(job, begin, end, thread) for all of 0 ... count-1, cut into one piece for each thread.
+   The only place where threads are started; kernels run inside. */
+typedef void (*sru__work)(void *job, size_t begin, size_t end, int thread);
+
+static void sru__parallel(int threads, size_t count, sru__work work, void *job)
+{
+#ifdef _OPENMP
+    if (threads > 1 && count > 1) {
+        #pragma omp parallel num_threads(threads)
+        {
+            const size_t n = (size_t)omp_get_num_threads(), i = (size_t)omp_get_thread_num();
+            work(job, count / n * i + sru__min(i, count % n),
+                 count / n * (i + 1) + sru__min(i + 1, count % n), (int)i);
+        }
+        return;
+    }
+#endif
+    (void)threads;
+    if (count) work(job, 0, count, 0);
+}
+
+/* ---- what kernels are given, and where they are chosen --------------------------------------- */
+
+#define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
+#define SRU__DEPTH 256      /* of a product's k at a time: what of a panel stays in the cache */
+#define SRU__KEYS  64       /* keys that attention takes at a time, and queries */
+#define SRU__HIDDEN -1e30f  /* a score that does not count; nor does a lower one */
+
+/* A block of columns of one sequence; pointers are those of the first step and column. Rows of x,
+   h, c, dh and dx are `step` floats apart, negative where time runs down. */
+typedef struct sru__scan_job {
+    size_t T, n;
+    int K, use_tanh;
+    float scale_x;
+    ptrdiff_t u_step, step, vt_step, pad_step;
+    size_t u_plane, plane;          /* between the K planes of u; the 2 of v, bias and vt */
+    const float *u, *x, *v, *bias, *vt, *mask_c, *c0;
+    const uint8_t *pad;
+    float *h, *c, *cT;
+    const float *dh;
+    float *dc, *du, *dx, *dvt, *sums;       /* sums (4): of dvf, dvr, dbf, dbr over this sequence */
+} sru__scan_job;
+
+typedef struct sru__adamw_job {
+    float scale, step1, step2, eps, rate, shrink, root_unbias2;     /* steps: 1 - beta */
+} sru__adamw_job;
+
+typedef struct sru__kernels {
+    int rows;               /* of a full strip of the product */
+    size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
+    void (*product)(size_t k, const float *a, int width, const float *const *b, int panels,
+                    float *c, size_t ldc, size_t plane, int add, int mr, int nr);
+    void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
+    void (*row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
+                float *c, size_t plane, int nr);
+    void (*scan_forward)(const sru__scan_job *);
+    float (*attend)(float *s, float *most, float *sum);
+    void (*layernorm)(float *y, float *stats, const float *x, const float *gain, const float *bias,
+                      size_t n);
+    double (*softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n);
+    void (*add)(float *y, const float *x, size_t n);
+    void (*multiply)(float *y, const float *x, const float *m, float beta, size_t n);
+#ifndef SRU_NO_BACKWARD
+    void (*scan_backward)(const sru__scan_job *);
+    void (*attend_backward)(float *s, float *ds, float lse, float mean);
+    void (*layernorm_backward)(float *dx, float *dgain, float *dbias, const float *dy,
+                               const float *x, const float *gain, const float *stats, float beta,
+                               size_t n);
+    double (*squares)(const float *g, size_t n);
+    void (*adamw)(float *p, float *m, float *v, float *g, const sru__adamw_job *, size_t n);
+#endif
+} sru__kernels;
+
+static const sru__kernels *sru__kern(const sru_context *c)
+{
+    return (const sru__kernels *)c->op->kernels;
+}
+
+/* The operators, each defined in its own section below. */
+static void *sru__cpu_alloc(const sru_context *, size_t);
+static void sru__cpu_release(const sru_context *, void *);
+static sru_status sru__cpu_copy(const sru_context *, void *, const void *, size_t);
+static size_t sru__cpu_pack(const sru_context *, void *, sru_type, const float *, size_t, size_t);
+static sru_status sru__cpu_linear_forward(const sru_context *, float *, const float *,
+    const void *, sru_type, const float *, size_t, size_t, size_t);
+static sru_status sru__cpu_scan_forward(const sru_context *, const sru_scan *);
+static sru_status sru__cpu_attention_forward(const sru_context *, const sru_attention *);
+static sru_status sru__cpu_layernorm_forward(const sru_context *, float *, float *, const float *,
+    const float *, const float *, size_t, size_t);
+static sru_status sru__cpu_embedding_forward(const sru_context *, float *, const int32_t *,
+    const float *, size_t, size_t, size_t);
+static sru_status sru__cpu_dropout(const sru_context *, float *, const float *, const float *,
+    float, uint32_t, float, size_t, size_t);
+static sru_status sru__cpu_softmax_loss(const sru_context *, double *, float *, const float *,
+    const int32_t *, float, size_t, size_t);
+#ifndef SRU_NO_BACKWARD
+static sru_status sru__cpu_linear_backward(const sru_context *, float *, float *, float *,
+    const float *, const float *, const float *, float, size_t, size_t, size_t);
+static sru_status sru__cpu_scan_backward(const sru_context *, const sru_scan *);
+static sru_status sru__cpu_attention_backward(const sru_context *, const sru_attention *);
+static sru_status sru__cpu_layernorm_backward(const sru_context *, float *, float *, float *,
+    const float *, const float *, const float *, const float *, float, size_t, size_t);
+static sru_status sru__cpu_embedding_backward(const sru_context *, float *, const float *,
+    const int32_t *, size_t, size_t, size_t);
+static sru_status sru__cpu_norm(const sru_context *, double *, const float *, size_t);
+static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *, float *, float,
+    float, float, float, float, float, uint64_t, size_t);
+#endif
+
+/* One pass over the kernels' body, at the end of this file, for each instruction set. On x86-64
+   three are compiled and the best that the machine has is chosen when running; elsewhere, and with
+   SRU_NO_DISPATCH, the one that the compiler's flags allow. */
+#define SRU__PASS
+
+#if defined(__GNUC__) && defined(__x86_64__) && !defined(__TINYC__) && !defined(SRU_NO_SIMD)
+#define SRU__X86
+#endif
+#if defined(SRU__X86) && !defined(SRU_NO_DISPATCH)
+#define SRU__DISPATCH
+#endif
+
+#define SRU__ISA     scalar
+#define SRU__W       1
+#define SRU__MR      1
+#define SRU__NP      1
+#define SRU__NP_HALF 1
+#define SRU__NP_ONE  1
+#include SRU_FILENAME
+
+#ifdef SRU__X86                                     /* 16 registers of 4 floats */
+#define SRU__ISA     sse2
+#define SRU__W       4
+#define SRU__MR      2
+#define SRU__NP      1
+#define SRU__NP_HALF 1
+#define SRU__NP_ONE  2
+#include SRU_FILENAME
+#elif defined(__GNUC__) && !defined(__TINYC__) && !defined(SRU_NO_SIMD) && \
+      (defined(__aarch64__) || defined(__wasm_simd128__))
+#ifdef __aarch64__
+#define SRU__ISA     neon                           /* 32 registers of 4 floats */
+#else
+#define SRU__ISA     simd128
+#endif
+#define SRU__FIXED
+#define SRU__W       4
+#define SRU__MR      6
+#define SRU__NP      1
+#define SRU__NP_HALF 1
+#define SRU__NP_ONE  2
+#include SRU_FILENAME
+#endif
+
+#if defined(SRU__DISPATCH) || (defined(SRU__X86) && defined(__AVX2__) && defined(__FMA__))
+#define SRU__AVX2                                   /* 16 registers of 8 floats */
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#define SRU__ISA     avx2
+#define SRU__W       8
+#define SRU__MR      6
+#define SRU__NP      1
+#define SRU__NP_HALF 2
+#define SRU__NP_ONE  4
+#include SRU_FILENAME
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+#if defined(SRU__DISPATCH) || (defined(SRU__X86) && defined(__AVX512F__) && \
+    defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512BW__))
+#define SRU__AVX512                                 /* 32 registers of 16 floats */
+/* each compiler must be told not to split vectors of 512 bits */
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))), \
+                             apply_to = function)
+#pragma clang attribute push(__attribute__((min_vector_width(512))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,prefer-vector-width=512")
+#endif
+#define SRU__ISA     avx512
+#define SRU__W       16
+#define SRU__MR      8
+#define SRU__NP      3
+#define SRU__NP_HALF 3
+#define SRU__NP_ONE  4
+#include SRU_FILENAME
+#ifdef __clang__
+#pragma clang attribute pop
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+#undef SRU__PASS
+
+/* From the best down; every entry after the first that the machine has is a lower one. */
+static const sru_backend *const sru__backends[] = {
+#ifdef SRU__AVX512
+    &sru__backend_avx512,
+#endif
+#ifdef SRU__AVX2
+    &sru__backend_avx2,
+#endif
+#ifdef SRU__X86
+    &sru__backend_sse2,
+#elif defined(SRU__FIXED) && defined(__aarch64__)
+    &sru__backend_neon,
+#elif defined(SRU__FIXED)
+    &sru__backend_simd128,
+#endif
+    &sru__backend_scalar
+};
+
+static int sru__runs_here(const sru_backend *op)
+{
+#ifdef SRU__DISPATCH
+    __builtin_cpu_init();
+    if (!strcmp(op->name, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
+            && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+    if (!strcmp(op->name, "avx2"))
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    (void)op;
+    return 1;
+}
+
+SRUDEF const sru_backend *sru_cpu(void)
+{
+    const size_t n = sizeof sru__backends / sizeof *sru__backends;
+    const char *wanted = NULL;
+    size_t i, first = n;
+#ifndef SRU_NO_STDIO
+    wanted = getenv("SRU_ISA");
+#endif
+    for (i = 0; i < n; i++) {
+        if (!sru__runs_here(sru__backends[i])) continue;
+        if (first == n) first = i;
+        if (wanted && !strcmp(wanted, sru__backends[i]->name)) return sru__backends[i];
+    }
+    SRU_ASSERT(first < n);                      /* scalar ones run everywhere */
+    return sru__backends[first];
+}
+
+/* ---- operators: memory ----------------------------------------------------------------------- */
+
+/* The address that SRU_MALLOC gave stands before the aligned block. */
+static void *sru__cpu_alloc(const sru_context *ctx, size_t bytes)
+{
+    char *block, *p;
+    (void)ctx;
+    if (bytes > SIZE_MAX / 2) return NULL;
+    block = (char *)SRU_MALLOC(bytes + 64 + sizeof block);
+    if (!block) return NULL;
+    p = block + sizeof block;
+    p += (64 - (uintptr_t)p % 64) % 64;
+    memcpy(p - sizeof block, &block, sizeof block);
+    memset(p, 0, bytes);
+    return p;
+}
+
+static void sru__cpu_release(const sru_context *ctx, void *memory)
+{
+    char *block;
+    (void)ctx;
+    if (!memory) return;
+    memcpy(&block, (char *)memory - sizeof block, sizeof block);
+    SRU_FREE(block);
+}
+
+static sru_status sru__cpu_copy(const sru_context *ctx, void *to, const void *from, size_t bytes)
+{
+    if ((ctx && ctx->measure) || !bytes) return SRU_OK;
+    if (!to) return SRU__FAIL(ctx, SRU_EINVAL, "copy: the destination is NULL");
+    if (from) memmove(to, from, bytes);
+    else memset(to, 0, bytes);
+    return SRU_OK;
+}
+
+/* ---- operators: linear ----------------------------------------------------------------------- */
+
+/* Where weights come from, to be packed or copied: floats in memory, or a tensor in a file. */
+typedef struct sru__source {
+    const unsigned char *bytes;
+    int dtype;                      /* an index of sru__dtypes, or SRU__NATIVE */
+    size_t rows, cols;              /* here; the file may interleave rows, and be transposed */
+    size_t interleave;              /* matrices of which the file interleaves the rows, or 0 */
+    int transpose;
+} sru__source;
+
+enum { SRU__NATIVE = -1 };
+static float sru__value(const sru__source *, size_t row, size_t col);
+
+static size_t sru__packed_panel(sru_type type, size_t k)
+{
+    return type == SRU_F32 ? 64 * k : type == SRU_BF16 ? 64 * sru__ceil(k, 2)
+         : type == SRU_Q8 ? 64 + 64 * sru__ceil(k, 4) : 0;
+}
+
+static uint16_t sru__to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 64);  /* NaN stays NaN */
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);              /* to nearest, even */
+}
+
+/* Bits of a lane of 32, which keep their place in it on machines of either byte order. */
+static void sru__put_little(char *lane, size_t shift, uint32_t bits, uint32_t mask)
+{
+    uint32_t x;
+    memcpy(&x, lane, 4);
+    x = (x & ~(mask << shift)) | bits << shift;
+    memcpy(lane, &x, 4);
+}
+
+/* Rows `row` ... row+n-1 of the source as panels of 16, k after k; a last panel is filled with
+   zeros. F32: k rows of 16 floats. BF16: 16 pairs of values for each two of k. Q8: 16 scales, then
+   16 quadruples of bytes for each four of k. So lanes of 32 bits become floats by shifts. */
+static void sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
+{
+    const size_t k = from->cols, panel = sru__packed_panel(type, k);
+    char *out = (char *)packed;
+    size_t i, j, p;
+    memset(out, 0, sru__ceil(n, SRU__PANEL) * panel);
+    for (i = 0; i < n; i += SRU__PANEL, out += panel)
+        for (j = 0; j < SRU__PANEL; j++) {
+            const int is = i + j < n;
+            float scale = 0, most = 0;
+            if (type == SRU_Q8) {
+                for (p = 0; p < k && is; p++) {
+                    const float x = sru__value(from, row + i + j, p), a = x < 0 ? -x : x;
+                    if (a > most) most = a;
+                }
+                scale = most / 127;
+                memcpy(out + 4 * j, &scale, 4);
+            }
+            for (p = 0; p < k; p++) {
+                const float x = is ? sru__value(from, row + i + j, p) : 0;
+                if (type == SRU_F32) {
+                    memcpy(out + (p * SRU__PANEL + j) * 4, &x, 4);
+                } else if (type == SRU_BF16) {
+                    const uint16_t b = sru__to_bf16(x);
+                    sru__put_little(out + (p / 2 * SRU__PANEL + j) * 4, p % 2 * 16, b, 0xffff);
+                } else {
+                    const float q = scale > 0 ? x / scale : 0;
+                    const int byte = q > -128 && q < 128 ? (int)(q < 0 ? q - 0.5f : q + 0.5f) : 0;
+                    sru__put_little(out + 64 + (p / 4 * SRU__PANEL + j) * 4, p % 4 * 8,
+                                    (uint32_t)byte & 255, 255);
+                }
+            }
+        }
+}
+
+static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type, const float *w,
+                            size_t n, size_t k)
+{
+    const size_t panel = sru__packed_panel(type, k);
+    sru__source from;
+    (void)ctx;
+    if (type == SRU_PLAIN) {
+        if (packed) memcpy(packed, w, n * k * 4);
+        return n * k * 4;
+    }
+    memset(&from, 0, sizeof from);
+    from.bytes = (const unsigned char *)w;
+    from.dtype = SRU__NATIVE;
+    from.rows = n;
+    from.cols = k;
+    if (packed) sru__pack(packed, type, &from, 0, n);
+    return sru__ceil(n, SRU__PANEL) * panel;
+}
+
+/* Rows p0 ... p0+k-1 of a panel as floats: where they are, or unpacked into `scratch`. p0 is a
+   multiple of 4. */
+static const float *sru__panel(const sru__kernels *kern, const void *panel, sru_type type,
+                               size_t p0, size_t k, float *scratch)
+{
+    if (type == SRU_F32) return (const float *)panel + p0 * SRU__PANEL;
+    kern->unpack(scratch, panel, type, p0, k);
+    return scratch;
+}
+
+/* A panel of at most 16 columns of a plain matrix, whose element (p,j) is b[p*row + j*col]. */
+static void sru__pack_plain(float *panel, const float *b, size_t row, size_t col, size_t k,
+                            size_t n)
+{
+    size_t p, j;
+    if (n < SRU__PANEL) memset(panel, 0, k * SRU__PANEL * 4);
+    if (col == 1 && n == SRU__PANEL)
+        for (p = 0; p < k; p++) memcpy(panel + p * SRU__PANEL, b + p * row, SRU__PANEL * 4);
+    else if (n == SRU__PANEL)
+        for (p = 0; p < k; p++)
+            for (j = 0; j < SRU__PANEL; j++) panel[p * SRU__PANEL + j] = b[p * row + j * col];
+    else
+        for (p = 0; p < k; p++)
+            for (j = 0; j < n; j++) panel[p * SRU__PANEL + j] = b[p * row + j * col];
+}
+
+/* Rows are multiplied in strips of as many as a tile has; the last may be narrower. */
+static int sru__strip_width(const sru__kernels *kern, size_t left)
+{
+    const size_t full = (size_t)kern->rows, half = (full + 1) / 2;
+    return (int)(left == 1 ? 1 : left <= half ? half : full);
+}
+
+/* Strip of `width` rows of a matrix, `rows` of which exist: width values for each of k. Element
+   (i,p) is a[i*row + p*col]. */
+static void sru__pack_strip(float *strip, int width, size_t rows, const float *a, size_t row,
+                            size_t col, size_t k)
+{
+    const size_t w = (size_t)width;
+    size_t i, p;
+    if (rows < w) memset(strip, 0, w * k * 4);
+    if (row == 1 && rows == w)
+        for (p = 0; p < k; p++) memcpy(strip + p * w, a + p * col, w * 4);
+    else
+        for (i = 0; i < rows; i++)
+            for (p = 0; p < k; p++) strip[p * w + i] = a[i * row + p * col];
+}
+
+/* C (m,n) = A (m,k) B (k,n), or += where add, and + bias. Element (i,p) of A is a[i*a_row +
+   p*a_col]; B likewise, or packed. */
+typedef struct sru__gemm {
+    size_t m, n, k;
+    const float *a;
+    size_t a_row, a_col;
+    const void *b;
+    sru_type type;
+    size_t b_row, b_col;
+    const float *bias;
+    int add;
+    float *c;
+    size_t ldc;
+    /* from here on private to the run */
+    const sru__kernels *kern;
+    size_t m0, mc, p0, kc, cuts;
+    float *strips, *panels;
+} sru__gemm;
+
+enum { SRU__GROUP = 3 };            /* panels that a task multiplies side by side */
+
+static void sru__gemm_pack(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__gemm *g = (const sru__gemm *)job;
+    const size_t full = (size_t)g->kern->rows;
+    size_t i;
+    (void)thread;
+    for (i = begin * full; i < sru__min(end * full, g->mc); i += full)
+        sru__pack_strip(g->strips + i * g->kc, sru__strip_width(g->kern, g->mc - i),
+                        sru__min(full, g->mc - i), g->a + (g->m0 + i) * g->a_row + g->p0 * g->a_col,
+                        g->a_row, g->a_col, g->kc);
+}
+
+/* A task is a group of panels times one of `cuts` portions of the strips. */
+static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__gemm *g = (const sru__gemm *)job;
+    const size_t full = (size_t)g->kern->rows, strips = sru__ceil(g->mc, full);
+    float *scratch = g->panels + (size_t)thread * SRU__GROUP * SRU__PANEL * g->kc;
+    size_t task, last = SIZE_MAX;
+    const float *b[SRU__GROUP];
+    const void *packed[SRU__GROUP];
+    for (task = begin; task < end; task++) {
+        const size_t group = task / g->cuts, cut = task % g->cuts;
+        const size_t j0 = group * SRU__GROUP * SRU__PANEL;
+        const size_t wide = sru__min(SRU__GROUP * SRU__PANEL, g->n - j0);
+        const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
+        size_t j, i;
+        if (g->m == 1 && !g->add && (g->type == SRU_BF16 || g->type == SRU_Q8)) {
+            for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
+                packed[j] = (const char *)g->b
+                          + (j0 / SRU__PANEL + j) * sru__packed_panel(g->type, g->k);
+            if (whole)
+                g->kern->row(g->k, g->strips, packed, (int)whole, g->type, g->c + j0, SRU__PANEL,
+                             SRU__PANEL);
+            if (rest)
+                g->kern->row(g->k, g->strips, packed + whole, 1, g->type,
+                             g->c + j0 + whole * SRU__PANEL, SRU__PANEL, (int)rest);
+            continue;
+        }
+        if (group != last)
+            for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++) {
+                float *panel = scratch + j * SRU__PANEL * g->kc;
+                const size_t at = j0 + j * SRU__PANEL;
+                b[j] = panel;
+                if (g->type == SRU_PLAIN)
+                    sru__pack_plain(panel, (const float *)g->b + g->p0 * g->b_row + at * g->b_col,
+                                    g->b_row, g->b_col, g->kc, sru__min(SRU__PANEL, g->n - at));
+                else
+                    b[j] = sru__panel(g->kern, (const char *)g->b
+                                          + at / SRU__PANEL * sru__packed_panel(g->type, g->k),
+                                      g->type, g->p0, g->kc, panel);
+            }
+        last = group;
+        for (i = strips * cut / g->cuts * full;
+             i < sru__min(strips * (cut + 1) / g->cuts * full, g->mc); i += full) {
+            const int width = sru__strip_width(g->kern, g->mc - i);
+            const int mr = (int)sru__min(full, g->mc - i), add = g->add || g->p0 > 0;
+            const float *a = g->strips + i * g->kc;
+            float *c = g->c + (g->m0 + i) * g->ldc + j0;
+            if (whole)
+                g->kern->product(g->kc, a, width, b, (int)whole, c, g->ldc, SRU__PANEL, add, mr,
+                                 SRU__PANEL);
+            if (rest)
+                g->kern->product(g->kc, a, width, b + whole, 1, c + whole * SRU__PANEL, g->ldc,
+                                 SRU__PANEL, add, mr, (int)rest);
+        }
+    }
+}
+
+static sru_status sru__gemm_run(sru_context *c, const void *args)
+{
+    sru__gemm g = *(const sru__gemm *)args;
+    const sru__kernels *kern = sru__kern(c);
+    const size_t full = (size_t)kern->rows;
+    const size_t most_m = sru__min(g.m, 2048 / full * full);
+    const size_t most_k = g.m == 1 ? g.k : sru__min(g.k, SRU__DEPTH);
+    const int threads = sru__threads(c, 2.0 * (double)g.m * (double)g.n * (double)g.k);
+    const size_t groups = sru__ceil(g.n, SRU__GROUP * SRU__PANEL);
+    size_t i;
+    g.kern = kern;
+    g.strips = sru__take_floats(c, (most_m + full) * most_k);
+    g.panels = sru__take_floats(c, (size_t)threads * SRU__GROUP * SRU__PANEL * most_k);
+    if (!g.strips || !g.panels) return sru__no_memory(c);
+    if (c->measure) return SRU_OK;
+    if (g.bias || (!g.add && !g.k)) {
+        for (i = 0; i < g.m; i++)
+            if (g.bias) memcpy(g.c + i * g.ldc, g.bias, g.n * 4);
+            else memset(g.c + i * g.ldc, 0, g.n * 4);
+        g.add = 1;
+    }
+#ifdef SRU_USE_CBLAS
+    if (g.type == SRU_PLAIN && g.m && g.n && g.k) {
+        const int at = g.a_col != 1, bt = g.b_col != 1;
+        cblas_sgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
+                    (int)g.m, (int)g.n, (int)g.k, 1, g.a, (int)(at ? g.a_col : g.a_row),
+                    (const float *)g.b, (int)(bt ? g.b_col : g.b_row), g.add ? 1.0f : 0.0f, g.c,
+                    (int)g.ldc);
+        return SRU_OK;
+    }
+#endif
+    for (g.m0 = 0; g.m0 < g.m; g.m0 += g.mc) {
+        g.mc = sru__min(most_m, g.m - g.m0);
+        /* with few panels, the strips are shared out too */
+        g.cuts = groups >= 4 * (size_t)threads || threads == 1 ? 1
+               : sru__min(sru__ceil(g.mc, full), sru__ceil(4 * (size_t)threads, groups));
+        for (g.p0 = 0; g.p0 < g.k; g.p0 += g.kc) {
+            g.kc = sru__min(most_k, g.k - g.p0);
+            sru__parallel(threads, sru__ceil(g.mc, full), sru__gemm_pack, &g);
+            sru__parallel(threads, groups * g.cuts, sru__gemm_tasks, &g);
+        }
+    }
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_linear_forward(const sru_context *ctx, float *y, const float *x,
+                                          const void *w, sru_type type, const float *b,
+                                          size_t rows, size_t n, size_t k)
+{
+    sru__gemm g;
+    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX
+        || sru__product(3, rows, k, sizeof(float)) == SIZE_MAX
+        || sru__product(3, n, k, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: rows %u, n %u, k %u are too large",
+                         rows, n, k);
+    if (!rows || !n) return SRU_OK;
+    if (!y || (k && (!x || !w)))
+        return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: y, x and w must not be NULL");
+    if ((unsigned)type > SRU_Q8)
+        return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: there is no type %u", (size_t)type);
+    memset(&g, 0, sizeof g);
+    g.m = rows;
+    g.n = n;
+    g.k = k;
+    g.a = x;
+    g.a_row = k;
+    g.a_col = 1;
+    g.b = w;
+    g.type = type;
+    g.b_row = 1;
+    g.b_col = k;
+    g.bias = b;
+    g.c = y;
+    g.ldc = n;
+    return sru__run(ctx, sru__gemm_run, &g);
+}
+
+#ifndef SRU_NO_BACKWARD
+/* y = x w' + b:  dx = dy w,  dw += dy' x,  db += sum of dy's rows */
+typedef struct sru__linear_job {
+    float *dx, *dw, *db;
+    const float *dy, *x, *w;
+    float beta;
+    size_t rows, n, k;
+    const sru__kernels *kern;
+} sru__linear_job;
+
+static void sru__sum_columns(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__linear_job *s = (const sru__linear_job *)job;
+    size_t i;
+    (void)thread;
+    for (i = 0; i < s->rows; i++)
+        s->kern->add(s->db + begin, s->dy + i * s->n + begin, end - begin);
+}
+
+static sru_status sru__linear_backward_run(sru_context *c, const void *args)
+{
+    sru__linear_job s = *(const sru__linear_job *)args;
+    sru_status status = SRU_OK;
+    sru__gemm g;
+    s.kern = sru__kern(c);
+    memset(&g, 0, sizeof g);
+    if (s.dx && s.rows && s.k) {
+        if (s.beta != 0 && s.beta != 1)
+            return SRU__FAIL(c, SRU_EINVAL, "linear_backward: beta must be 0 or 1");
+        g.m = s.rows;
+        g.n = s.k;
+        g.k = s.n;
+        g.a = s.dy;
+        g.a_row = s.n;
+        g.a_col = 1;
+        g.b = s.w;
+        g.b_row = s.k;
+        g.b_col = 1;
+        g.add = s.beta != 0;
+        g.c = s.dx;
+        g.ldc = s.k;
+        status = sru__run(c, sru__gemm_run, &g);
+    }
+    if (!status && s.dw && s.n && s.k && s.rows) {
+        g.m = s.n;
+        g.n = s.k;
+        g.k = s.rows;
+        g.a = s.dy;
+        g.a_row = 1;
+        g.a_col = s.n;
+        g.b = s.x;
+        g.b_row = s.k;
+        g.b_col = 1;
+        g.add = 1;
+        g.c = s.dw;
+        g.ldc = s.k;
+        status = sru__run(c, sru__gemm_run, &g);
+    }
+    if (!status && s.db && !c->measure)
+        sru__parallel(sru__threads(c, (double)s.rows * (double)s.n), s.n, sru__sum_columns, &s);
+    return status;
+}
+
+static sru_status sru__cpu_linear_backward(const sru_context *ctx, float *dx, float *dw, float *db,
+                                           const float *dy, const float *x, const float *w,
+                                           float beta, size_t rows, size_t n, size_t k)
+{
+    sru__linear_job s;
+    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX
+        || sru__product(3, rows, k, sizeof(float)) == SIZE_MAX
+        || sru__product(3, n, k, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(ctx, SRU_EINVAL, "linear_backward: rows %u, n %u, k %u are too large",
+                         rows, n, k);
+    if (rows && n && (!dy || (k && ((dw && !x) || (dx && !w)))))
+        return SRU__FAIL(ctx, SRU_EINVAL, "linear_backward: dy, x and w must not be NULL");
+    s.dx = dx;
+    s.dw = dw;
+    s.db = db;
+    s.dy = dy;
+    s.x = x;
+    s.w = w;
+    s.beta = beta;
+    s.rows = rows;
+    s.n = n;
+    s.k = k;
+    s.kern = NULL;
+    return sru__run(ctx, sru__linear_backward_run, &s);
+}
+#endif
+
+/* ---- operators: scan ------------------------------------------------------------------------- */
+
+/* Every unit is independent of the others. So a task is a block of units of one direction, for a
+   chunk of time: it multiplies the block's panels, which leaves u in the cache, and scans it. */
+typedef struct sru__scan_run {
+    sru_scan s;
+    const sru__kernels *kern;
+    int dirs;
+    size_t D, blocks;               /* units and blocks of a direction */
+    size_t steps[2], first[2];      /* of the chunk, for each direction */
+    int fresh;                      /* the chunk is the first */
+    size_t ldc;
+    size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
+    float *strips[2];               /* a's rows, packed in strips of the product */
+    float *u, *scratch;             /* of each thread: u of a block, panels of 16 units */
+    size_t u_size, scratch_size;
+    float *state;                   /* (B,N) c between chunks */
+    size_t state_ld;
+    float *sums;                    /* (B,4,N) for backward */
+} sru__scan_run;
+
+static void sru__scan_strips(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__scan_run *r = (const sru__scan_run *)job;
+    const size_t full = (size_t)r->kern->rows, A = r->s.A;
+    int dir;
+    (void)thread;
+    for (dir = 0; dir < r->dirs; dir++) {
+        const size_t rows = r->steps[dir] * r->s.B;
+        const float *a = r->s.a + r->first[dir] * r->s.B * A;
+        size_t i;
+        for (i = begin * full; i < sru__min(end * full, rows); i += full)
+            sru__pack_strip(r->strips[dir] + i * A, sru__strip_width(r->kern, rows - i),
+                            sru__min(full, rows - i), a + i * A, A, 1, A);
+    }
+}
+
+/* u of a block: n columns from d0 on, rows ldu floats apart, planes u_plane. */
+static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t n, float *u,
+                              size_t ldu, size_t u_plane, float *scratch)
+{
+    const sru_scan *s = &r->s;
+    const size_t full = (size_t)r->kern->rows, A = s->A, rows = r->steps[dir] * s->B;
+    const float *b[4];
+    const void *packed[4];
+    size_t j, i, p0, kc;
+    int k;
+    for (j = 0; j < n; j += SRU__PANEL) {
+        const int nr = (int)sru__min(SRU__PANEL, n - j);
+        if (s->type == SRU_PLAIN)
+            for (k = 0; k < s->K; k++) {
+                float *panel = scratch + (size_t)k * SRU__PANEL * A;
+                const size_t unit = (size_t)k * s->N + (size_t)dir * r->D + d0 + j;
+                sru__pack_plain(panel, (const float *)s->w + unit * A, 1, A, A, (size_t)nr);
+                b[k] = panel;
+            }
+        if (s->type != SRU_PLAIN)
+            for (k = 0; k < s->K; k++)
+                packed[k] = (const char *)s->w + r->panel
+                          * (((size_t)k * (size_t)r->dirs + (size_t)dir) * r->panels
+                             + (d0 + j) / SRU__PANEL);
+        if (rows == 1 && (s->type == SRU_BF16 || s->type == SRU_Q8)) {
+            r->kern->row(A, r->strips[dir], packed, s->K, s->type, u + j, u_plane, nr);
+            continue;
+        }
+        for (p0 = 0; p0 < A || p0 == 0; p0 += kc) {
+            kc = rows == 1 ? A : sru__min(SRU__DEPTH, A - p0);
+            for (k = 0; k < s->K; k++)
+                if (s->type == SRU_PLAIN)
+                    b[k] = scratch + ((size_t)k * A + p0) * SRU__PANEL;
+                else
+                    b[k] = sru__panel(r->kern, packed[k], s->type, p0, kc,
+                                      scratch + (size_t)k * SRU__PANEL * kc);
+            for (i = 0; i < rows; i += full) {
+                const int width = sru__strip_width(r->kern, rows - i);
+                r->kern->product(kc, r->strips[dir] + i * A + p0 * (size_t)width, width, b, s->K,
+                                 u + i * ldu + j, ldu, u_plane, p0 > 0,
+                                 (int)sru__min(full, rows - i), nr);
+            }
+            if (!A) break;
+        }
+    }
+}
+
+static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__scan_run *r = (const sru__scan_run *)job;
+    const sru_scan *s = &r->s;
+    const size_t K = (size_t)s->K, N = s->N, B = s->B;
+    size_t task, b;
+    for (task = begin; task < end; task++) {
+        const int dir = task >= r->blocks;
+        const size_t d0 = (task - (dir ? r->blocks : 0)) * r->kern->block;
+        const size_t n = sru__min(r->kern->block, r->D - d0);
+        const size_t col = (dir ? r->D : 0) + d0, T = r->steps[dir], t0 = r->first[dir];
+        const ptrdiff_t sign = dir ? -1 : 1;
+        const size_t start = dir ? T - 1 : 0;               /* in the chunk */
+        float *u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
+        const size_t ldu = K * (s->u ? N : r->kern->block), u_plane = s->u ? N : r->kern->block;
+        SRU_ASSERT(n <= r->kern->block && (s->u || r->u));
+        if (!T) continue;
+        if (s->w)
+            sru__scan_product(r, dir, d0, n, u, ldu, u_plane,
+                              r->scratch + (size_t)thread * r->scratch_size);
+        for (b = 0; b < B; b++) {
+            const size_t row = (t0 + start) * B + b;
+            sru__scan_job k;
+            memset(&k, 0, sizeof k);
+            k.T = T;
+            k.n = n;
+            k.K = s->K;
+            k.use_tanh = s->use_tanh;
+            k.scale_x = s->scale_x;
+            k.u_step = sign * (ptrdiff_t)(B * ldu);
+            k.step = sign * (ptrdiff_t)(B * N);
+            k.vt_step = 2 * k.step;
+            k.pad_step = sign * (ptrdiff_t)B;
+            k.u_plane = u_plane;
+            k.plane = N;
+            k.u = u + (start * B + b) * ldu;
+            k.x = s->x ? s->x + row * N + col : NULL;
+            k.v = s->v ? s->v + col : NULL;
+            k.bias = s->bias ? s->bias + col : NULL;
+            k.vt = s->vt ? s->vt + row * 2 * N + col : NULL;
+            k.mask_c = s->mask_c ? s->mask_c + b * N + col : NULL;
+            k.pad = s->mask_pad ? s->mask_pad + row : NULL;
+            k.h = s->h + row * N + col;
+            k.c = s->c ? s->c + row * N + col : NULL;
+            k.cT = r->state + b * r->state_ld + col;
+            if (!r->fresh) k.c0 = k.cT;
+            else if (s->c0) k.c0 = s->c0 + b * r->ldc + col;
+            r->kern->scan_forward(&k);
+        }
+    }
+}
+
+static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const char *name)
+{
+    const size_t K = (size_t)s->K, most = sru__max(s->A, 4 * s->N);
+    if (s->K != 3 && s->K != 4)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: K must be 3 or 4", name);
+    if (s->bidirectional && s->N % 2)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: N is %u, but bidirectional wants it even", name, s->N);
+    if (s->N > SIZE_MAX / 64 || s->A > SIZE_MAX / 64
+        || sru__product(4, s->T, s->B, most, sizeof(float)) == SIZE_MAX
+        || sru__product(4, K, s->N, s->A, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, N %u, A %u are too large", name, s->T,
+                         s->B, s->N, s->A);
+    if ((unsigned)s->type > SRU_Q8)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: there is no type %u", name, (size_t)s->type);
+    if (s->ldc && s->ldc < s->N)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: ldc %u is less than N %u", name, s->ldc, s->N);
+    if (s->T && s->B && s->N) {
+        if (s->w && s->A && !s->a)
+            return SRU__FAIL(c, SRU_EINVAL, "%s: with w, a must not be NULL", name);
+        if (!s->w && !s->u)
+            return SRU__FAIL(c, SRU_EINVAL, "%s: u and w must not both be NULL", name);
+    }
+    return SRU_OK;
+}
+
+static sru_status sru__scan_forward_run(sru_context *c, const void *args)
+{
+    sru__scan_run r;
+    const sru_scan *s = &r.s;
+    const sru__kernels *kern = sru__kern(c);
+    size_t rows, full = (size_t)kern->rows, t, b, chunk;
+    sru_status status;
+    int threads, dir;
+    memset(&r, 0, sizeof r);
+    r.s = *(const sru_scan *)args;
+    status = sru__scan_check(c, s, "scan_forward");
+    if (status) return status;
+    if (s->T && s->B && s->N && !s->h)
+        return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h must not be NULL");
+    if (r.s.scale_x == 0) r.s.scale_x = 1;
+    if (s->K == 4) r.s.x = NULL;
+    r.kern = kern;
+    r.dirs = s->bidirectional ? 2 : 1;
+    r.D = s->N / (size_t)r.dirs;
+    r.blocks = sru__ceil(r.D, kern->block);
+    r.ldc = s->ldc ? s->ldc : s->N;
+    r.panel = sru__packed_panel(s->type, s->A);
+    r.panels = sru__ceil(r.D, SRU__PANEL);
+    threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N
+                              * (40 + (s->w ? 2.0 * s->K * (double)s->A : 0)));
+    /* Few rows at a time keep u in the cache. Plain weights are packed again for every chunk, which
+       many rows must pay for. */
+    chunk = s->w ? sru__max(1, (s->type == SRU_PLAIN ? 1024 : c->op->rows) / sru__max(1, s->B))
+                 : s->T;
+    chunk = sru__min(chunk, s->T);
+    rows = chunk * s->B;
+    r.state = s->cT;
+    r.state_ld = r.ldc;
+    if (!r.state) {
+        r.state_ld = s->N;
+        r.state = sru__take_floats(c, s->B * s->N);
+        if (!r.state) return sru__no_memory(c);
+    }
+#ifdef SRU_USE_CBLAS
+    if (s->w && s->type == SRU_PLAIN) {     /* the whole product first */
+        sru__gemm g;
+        if (!s->u) r.s.u = sru__take_floats(c, s->T * s->B * (size_t)s->K * s->N);
+        if (!s->u) return sru__no_memory(c);
+        memset(&g, 0, sizeof g);
+        g.m = s->T * s->B;
+        g.n = (size_t)s->K * s->N;
+        g.k = g.a_row = g.b_col = s->A;
+        g.a = s->a;
+        g.b = s->w;
+        g.a_col = g.b_row = 1;
+        g.c = s->u;
+        g.ldc = g.n;
+        status = sru__run(c, sru__gemm_run, &g);
+        if (status) return status;
+        r.s.w = NULL;
+        chunk = s->T;
+    }
+#endif
+    if (s->w) {
+        r.u_size = s->u ? 0 : (rows + full) * (size_t)s->K * kern->block;
+        r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
+        for (dir = 0; dir < r.dirs; dir++) {
+            r.strips[dir] = sru__take_floats(c, (rows + full) * s->A);
+            if (!r.strips[dir]) return sru__no_memory(c);
+        }
+        r.u = sru__take_floats(c, (size_t)threads * r.u_size);
+        r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
+        if (!r.u || !r.scratch) return sru__no_memory(c);
+    }
+    if (c->measure) return SRU_OK;
+    if (!s->T && s->cT)
+        for (b = 0; b < s->B; b++) {
+            if (s->c0) memmove(s->cT + b * r.ldc, s->c0 + b * r.ldc, s->N * 4);
+            else memset(s->cT + b * r.ldc, 0, s->N * 4);
+        }
+    if (!s->B || !s->N) return SRU_OK;
+    for (t = 0; t < s->T; t += chunk) {
+        r.fresh = t == 0;
+        r.steps[0] = r.steps[1] = sru__min(chunk, s->T - t);
+        r.first[0] = t;
+        r.first[1] = s->T - t - r.steps[1];
+        if (s->w)
+            sru__parallel(threads, sru__ceil(r.steps[0] * s->B, full), sru__scan_strips, &r);
+        sru__parallel(threads, (size_t)r.dirs * r.blocks, sru__scan_tasks, &r);
+    }
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_scan_forward(const sru_context *ctx, const sru_scan *s)
+{
+    if (!s) return SRU__FAIL(ctx, SRU_EINVAL, "scan_forward: the scan is NULL");
+    return sru__run(ctx, sru__scan_forward_run, s);
+}
+
+#ifndef SRU_NO_BACKWARD
+/* A task is a block of units of one sequence. */
+static void sru__scan_backward_tasks(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__scan_run *r = (const sru__scan_run *)job;
+    const sru_scan *s = &r->s;
+    const size_t K = (size_t)s->K, N = s->N, B = s->B;
+    size_t task;
+    (void)thread;
+    for (task = begin; task < end; task++) {
+        const size_t b = task % B, block = task / B;
+        const int dir = block >= r->blocks;
+        const size_t d0 = (block - (dir ? r->blocks : 0)) * r->kern->block;
+        const size_t col = (dir ? r->D : 0) + d0;
+        const ptrdiff_t sign = dir ? -1 : 1;
+        const size_t row = (dir ? s->T - 1 : 0) * B + b;
+        sru__scan_job k;
+        memset(&k, 0, sizeof k);
+        k.T = s->T;
+        k.n = sru__min(r->kern->block, r->D - d0);
+        k.K = s->K;
+        k.use_tanh = s->use_tanh;
+        k.scale_x = s->scale_x;
+        k.u_step = sign * (ptrdiff_t)(B * K * N);
+        k.step = sign * (ptrdiff_t)(B * N);
+        k.vt_step = 2 * k.step;
+        k.pad_step = sign * (ptrdiff_t)B;
+        k.u_plane = k.plane = N;
+        k.u = s->u + row * K * N + col;
+        k.x = s->x ? s->x + row * N + col : NULL;
+        k.v = s->v ? s->v + col : NULL;
+        k.bias = s->bias ? s->bias + col : NULL;
+        k.vt = s->vt ? s->vt + row * 2 * N + col : NULL;
+        k.mask_c = s->mask_c ? s->mask_c + b * N + col : NULL;
+        k.c0 = s->c0 ? s->c0 + b * r->ldc + col : NULL;
+        k.pad = s->mask_pad ? s->mask_pad + row : NULL;
+        k.c = s->c + row * N + col;
+        k.dh = s->dh + row * N + col;
+        k.dc = s->dc ? s->dc + b * r->ldc + col : NULL;
+        k.du = s->du + row * K * N + col;
+        k.dx = s->x && s->dx ? s->dx + row * N + col : NULL;
+        k.dvt = s->dvt ? s->dvt + row * 2 * N + col : NULL;
+        k.sums = r->sums + b * 4 * N + col;
+        r->kern->scan_backward(&k);
+    }
+}
+
+/* Adds the sums of the sequences, in their order, to dv and dbias. */
+static void sru__scan_reduce(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__scan_run *r = (const sru__scan_run *)job;
+    const sru_scan *s = &r->s;
+    size_t plane, b;
+    (void)thread;
+    for (plane = 0; plane < 4; plane++) {
+        float *to = plane < 2 ? s->dv : s->dbias;
+        for (b = 0; b < s->B && to; b++)
+            r->kern->add(to + plane % 2 * s->N + begin, r->sums + (b * 4 + plane) * s->N + begin,
+                         end - begin);
+    }
+}
+
+static sru_status sru__scan_backward_run(sru_context *c, const void *args)
+{
+    sru__scan_run r;
+    const sru_scan *s = &r.s;
+    sru_status status;
+    int threads;
+    memset(&r, 0, sizeof r);
+    r.s = *(const sru_scan *)args;
+    status = sru__scan_check(c, s, "scan_backward");
+    if (status) return status;
+    if (s->T && s->B && s->N && (!s->u || !s->du || !s->c || !s->dh))
+        return SRU__FAIL(c, SRU_EINVAL, "scan_backward: u, du, c and dh must not be NULL");
+    if (s->w && s->type != SRU_PLAIN)
+        return SRU__FAIL(c, SRU_EINVAL, "scan_backward: w must be SRU_PLAIN");
+    if (r.s.scale_x == 0) r.s.scale_x = 1;
+    if (s->K == 4) r.s.x = NULL;
+    r.kern = sru__kern(c);
+    r.dirs = s->bidirectional ? 2 : 1;
+    r.D = s->N / (size_t)r.dirs;
+    r.blocks = sru__ceil(r.D, r.kern->block);
+    r.ldc = s->ldc ? s->ldc : s->N;
+    threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 60);
+    if (s->B && s->N) {
+        sru_context inner = *c;
+        r.sums = sru__take_floats(&inner, s->B * 4 * s->N);
+        if (!r.sums) return sru__no_memory(c);
+        if (!c->measure) {
+            sru__parallel(threads, (size_t)r.dirs * r.blocks * s->B, sru__scan_backward_tasks, &r);
+            sru__parallel(threads, s->N, sru__scan_reduce, &r);
+        }
+    }
+    if (!s->w) return SRU_OK;
+    /* forward: u = a w' */
+    return sru__cpu_linear_backward(c, s->da, s->dw, NULL, s->du, s->a, (const float *)s->w,
+                                    s->da && s->da == s->dx && s->x ? 1.0f : 0.0f, s->T * s->B,
+                                    (size_t)s->K * s->N, s->A);
+}
+
+static sru_status sru__cpu_scan_backward(const sru_context *ctx, const sru_scan *s)
+{
+    if (!s) return SRU__FAIL(ctx, SRU_EINVAL, "scan_backward: the scan is NULL");
+    return sru__run(ctx, sru__scan_backward_run, s);
+}
+#endif
+
+/* ---- operators: attention ------------------------------------------------------------------- */
+
+/* Keys are taken in blocks of 64 by their place in the sequence, counted from its start, and each
+   block is summed up in one order: so a query gets the same bits whether it comes alone or in a
+   long sequence. Keys lie in panels of 16 for the product with queries, values in panels of 16
+   columns for that with the weights; a ring holds them so, and nothing is packed twice. */
+typedef struct sru__attend_run {
+    sru_attention s;
+    const sru__kernels *kern;
+    size_t hd, wide;                /* columns of a head, and rounded up to panels */
+    size_t S, blocks, block;        /* keys, blocks of them, floats of a block of one head */
+    size_t first, heads;            /* heads (b,h) at hand: (b*H + h) from first on */
+    size_t tasks;                   /* of a head */
+    float scale;
+    uint64_t key;                   /* of dropout */
+    float *keys;                    /* blocks of the heads at hand */
+    float *scratch;
+    size_t scratch_size;            /* floats of each thread */
+    double *dalpha;                 /* (B*H) parts of it */
+} sru__attend_run;
+
+static size_t sru__block_floats(size_t hd)
+{
+    return SRU__KEYS * (hd + sru__ceil(hd, SRU__PANEL) * SRU__PANEL);
+}
+
+/* Blocks in a ring: the window but for the query itself, and the block being filled. */
+static size_t sru__ring_blocks(size_t window) { return sru__ceil(window - 1, SRU__KEYS) + 1; }
+
+static size_t sru__ring_floats(size_t window, size_t P, size_t H)
+{
+    return window ? 2 + sru__ring_blocks(window) * H * sru__block_floats(P / H) : 0;
+}
+
+/* Key and value j of a block. */
+static void sru__put_key(float *block, size_t hd, size_t j, const float *key, const float *value)
+{
+    float *k = block + j / SRU__PANEL * hd * SRU__PANEL + j % SRU__PANEL;
+    float *v = block + SRU__KEYS * hd + j * SRU__PANEL;
+    size_t i;
+    for (i = 0; i < hd; i++) k[i * SRU__PANEL] = key[i];
+    for (i = 0; i < hd; i += SRU__PANEL)
+        memcpy(v + i * SRU__KEYS, value + i, sru__min(SRU__PANEL, hd - i) * 4);
+}
+
+/* What of a block a query sees: keys lo ... hi-1 of all; pad and bias, where not NULL, are those of
+   all keys, `step` apart. Other scores are hidden. */
+static void sru__hide(float *s, size_t start, size_t lo, size_t hi, const uint8_t *memory_pad,
+                      const uint8_t *pad, size_t M, size_t step, const float *bias)
+{
+    size_t j;
+    if (lo <= start && hi >= start + SRU__KEYS && !memory_pad && !pad && !bias) return;
+    for (j = 0; j < SRU__KEYS; j++) {
+        const size_t at = start + j;
+        const uint8_t *p = at < M ? memory_pad : pad;
+        if (at < lo || at >= hi) s[j] = SRU__HIDDEN;
+        else if (p && p[(at < M ? at : at - M) * step]) s[j] = SRU__HIDDEN;
+        else if (bias) s[j] += bias[at];
+    }
+}
+
+/* Floats of scratch for one block of queries: packed queries, scores, packed weights, sums. */
+static size_t sru__attend_scratch(size_t hd)
+{
+    const size_t wide = sru__ceil(hd, SRU__PANEL) * SRU__PANEL;
+    return (SRU__KEYS + 16) * (hd + 2 * SRU__KEYS) + SRU__KEYS * (wide + 3);
+}
+
+/* Up to 64 rows, `step` floats apart, packed into strips and scaled. */
+static void sru__strips(const sru__kernels *kern, float *strips, const float *const *rows,
+                        size_t n, size_t k, float scale)
+{
+    const size_t full = (size_t)kern->rows;
+    size_t i, r, p;
+    for (i = 0; i < n; i += full) {
+        const size_t width = (size_t)sru__strip_width(kern, n - i), have = sru__min(width, n - i);
+        float *strip = strips + i * k;
+        if (have < width) memset(strip, 0, width * k * 4);
+        for (r = 0; r < have; r++)
+            for (p = 0; p < k; p++) strip[p * width + r] = rows[i + r][p] * scale;
+    }
+}
+
+/* c (n,16*panels) = or += the strips times panels that lie one after another. */
+static void sru__strips_product(const sru__kernels *kern, const float *strips, size_t n, size_t k,
+                                const float *panels, size_t count, float *c, size_t ldc, int add)
+{
+    const size_t full = (size_t)kern->rows;
+    const float *b[8];
+    size_t i, j, q;
+    for (j = 0; j < count; j += 8) {
+        const size_t m = sru__min(8, count - j);
+        for (q = 0; q < m; q++) b[q] = panels + (j + q) * k * SRU__PANEL;
+        for (i = 0; i < n; i += full)
+            kern->product(k, strips + i * k, sru__strip_width(kern, n - i), b, (int)m,
+                          c + i * ldc + j * SRU__PANEL, ldc, SRU__PANEL, add,
+                          (int)sru__min(full, n - i), SRU__PANEL);
+    }
+}
+
+/* Up to 64 queries of one head; query i, of step t[i], sees keys lo[i] ... hi[i]-1. Block g of the
+   keys, from g*64 on, lies at keys + g % ring * stride. */
+static void sru__attend(const sru__attend_run *r, size_t head, const float *keys, size_t ring,
+                        size_t stride, const size_t *t, const size_t *lo, const size_t *hi,
+                        size_t n, float *scratch)
+{
+    const sru_attention *s = &r->s;
+    const size_t H = (size_t)s->H, b = head / H, h = head % H, hd = r->hd, wide = r->wide;
+    float *strips = scratch, *scores = strips + (SRU__KEYS + 16) * hd;
+    float *packed = scores + (SRU__KEYS + 16) * SRU__KEYS;
+    float *sums = packed + (SRU__KEYS + 16) * SRU__KEYS;
+    float *most = sums + SRU__KEYS * wide, *sum = most + SRU__KEYS;
+    const float *rows[SRU__KEYS];
+    const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
+    size_t from = SIZE_MAX, to = 0, g, i, j;
+    memset(rows, 0, sizeof rows);
+    for (i = 0; i < n; i++) {
+        rows[i] = s->q + (t[i] * s->B + b) * s->P + h * hd;
+        from = sru__min(from, lo[i]);
+        to = sru__max(to, hi[i]);
+        most[i] = SRU__HIDDEN;
+        sum[i] = 0;
+    }
+    memset(sums, 0, n * wide * 4);
+    sru__strips(r->kern, strips, rows, n, hd, r->scale);
+    for (i = 0; i < n; i++) rows[i] = scores + i * SRU__KEYS;
+    for (g = from / SRU__KEYS; g * SRU__KEYS < to; g++) {
+        const float *block = keys + g % ring * stride;
+        sru__strips_product(r->kern, strips, n, hd, block, SRU__KEYS / SRU__PANEL, scores,
+                            SRU__KEYS, 0);
+        for (i = 0; i < n; i++) {
+            float *score = scores + i * SRU__KEYS, by;
+            sru__hide(score, g * SRU__KEYS, lo[i], hi[i],
+                      s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
+                      s->mask_pad && !s->ring ? s->mask_pad + b : NULL, s->M, s->B,
+                      s->attn_mask ? s->attn_mask + t[i] * r->S : NULL);
+            by = r->kern->attend(score, most + i, sum + i);
+            for (j = 0; j < wide && by != 1; j++) sums[i * wide + j] *= by;
+            for (j = 0; j < SRU__KEYS && s->dropout > 0; j++)
+                score[j] *= sru__uniform(r->key, ((uint64_t)head * s->T + t[i]) * r->S
+                                         + g * SRU__KEYS + j) < s->dropout ? 0 : keep;
+        }
+        sru__strips(r->kern, packed, rows, n, SRU__KEYS, 1);
+        sru__strips_product(r->kern, packed, n, SRU__KEYS, block + SRU__KEYS * hd,
+                            wide / SRU__PANEL, sums, wide, 1);
+    }
+    for (i = 0; i < n; i++) {
+        const size_t at = (t[i] * s->B + b) * s->P + h * hd;
+        const float by = sum[i] > 0 ? 1 / sum[i] : 0;
+        for (j = 0; j < hd; j++) {
+            const float a = sums[i * wide + j] * by;
+            if (s->a) s->a[at + j] = a;
+            s->o[at + j] = s->alpha ? s->q[at + j] + alpha * a : a;
+        }
+        if (s->lse)
+            s->lse[head * s->T + t[i]] = sum[i] > 0 ? most[i] + (float)sru__dlog((double)sum[i])
+                                                    : 0;
+    }
+}
+
+static void sru__attend_pack(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__attend_run *r = (const sru__attend_run *)job;
+    const sru_attention *s = &r->s;
+    const size_t H = (size_t)s->H;
+    size_t task, j;
+    (void)thread;
+    for (task = begin; task < end; task++) {
+        const size_t head = r->first + task / r->blocks, g = task % r->blocks;
+        float *block = r->keys + task * r->block;
+        memset(block, 0, r->block * 4);
+        for (j = g * SRU__KEYS; j < sru__min((g + 1) * SRU__KEYS, r->S); j++) {
+            const float *key = s->kv + (j * s->B + head / H) * 2 * s->P + head % H * r->hd;
+            sru__put_key(block, r->hd, j % SRU__KEYS, key, key + s->P);
+        }
+    }
+}
+
+/* The keys that step t sees, at place `at` of `end`. */
+static void sru__seen(const sru_attention *s, size_t at, size_t start, size_t end, size_t *lo,
+                      size_t *hi)
+{
+    *lo = s->window && at + 1 - start > s->window ? at + 1 - s->window : start;
+    *hi = s->causal || s->window ? at + 1 : end;
+}
+
+static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__attend_run *r = (const sru__attend_run *)job;
+    const sru_attention *s = &r->s;
+    size_t task, i, t[SRU__KEYS], lo[SRU__KEYS], hi[SRU__KEYS];
+    for (task = begin; task < end; task++) {
+        const size_t head = task / r->tasks, turn = task % r->tasks;
+        /* blocks from both ends in turn: later queries see more, and threads get as much each */
+        const size_t first = SRU__KEYS * (turn % 2 ? r->tasks - 1 - turn / 2 : turn / 2);
+        const size_t n = sru__min(SRU__KEYS, s->T - first);
+        for (i = 0; i < n; i++) {
+            t[i] = first + i;
+            sru__seen(s, s->M + t[i], 0, r->S, lo + i, hi + i);
+        }
+        sru__attend(r, r->first + head, r->keys + head * r->blocks * r->block, r->blocks, r->block,
+                    t, lo, hi, n, r->scratch + (size_t)thread * r->scratch_size);
+    }
+}
+
+/* A ring starts with its place, modulo its length, and how many of the keys before it are there. */
+static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__attend_run *r = (const sru__attend_run *)job;
+    const sru_attention *s = &r->s;
+    const size_t H = (size_t)s->H, ring = sru__ring_blocks(s->window), length = ring * SRU__KEYS;
+    size_t head, t[SRU__KEYS], lo[SRU__KEYS], hi[SRU__KEYS], step, n;
+    for (head = begin; head < end; head++) {
+        const size_t b = head / H, h = head % H;
+        const float *state = s->ring + b * s->ld_ring;
+        float *keys = s->ring + b * s->ld_ring + 2 + h * r->block;
+        /* one length further on, so that what lies before is not negative */
+        size_t place = (size_t)state[0] + length, start = place - (size_t)state[1];
+        for (step = 0; step < s->T;) {
+            for (n = 0; step < s->T && n < SRU__KEYS; step++) {
+                const float *key = s->kv + (step * s->B + b) * 2 * s->P + h * r->hd;
+                if (s->mask_pad && s->mask_pad[step * s->B + b]) continue;
+                sru__put_key(keys + place / SRU__KEYS % ring * H * r->block, r->hd,
+                             place % SRU__KEYS, key, key + s->P);
+                t[n] = step;
+                sru__seen(s, place, start, place, lo + n, hi + n);
+                n++;
+                if (++place % SRU__KEYS) continue;
+                step++;                         /* a full block: its queries before the next key */
+                break;
+            }
+            if (n)
+                sru__attend(r, head, keys, ring, H * r->block, t, lo, hi, n,
+                            r->scratch + (size_t)thread * r->scratch_size);
+        }
+    }
+}
+
+static void sru__ring_advance(const sru__attend_run *r)
+{
+    const sru_attention *s = &r->s;
+    const size_t length = sru__ring_blocks(s->window) * SRU__KEYS;
+    size_t b, t;
+    for (b = 0; b < s->B; b++) {
+        float *state = s->ring + b * s->ld_ring;
+        size_t place = (size_t)state[0], before = (size_t)state[1];
+        for (t = 0; t < s->T; t++) {
+            if (s->mask_pad && s->mask_pad[t * s->B + b]) continue;
+            place = (place + 1) % length;
+            before = sru__min(before + 1, s->window - 1);
+        }
+        state[0] = (float)place;
+        state[1] = (float)before;
+    }
+}
+
+static sru_status sru__attention_check(const sru_context *c, const sru_attention *s,
+                                       const char *name)
+{
+    const size_t H = s->H > 0 ? (size_t)s->H : 1;
+    if (s->H < 1 || s->P % H || !s->P)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: P %u must be a multiple of H %u", name, s->P, H);
+    if (s->M > SIZE_MAX / 2 || s->T > SIZE_MAX / 4 || s->P > SIZE_MAX / 64
+        || s->window > ((size_t)1 << 24) - 128
+        || sru__product(5, s->M + s->T + 128, s->B, s->P + 16 * H, (size_t)8, sizeof(float))
+           == SIZE_MAX || sru__product(2, s->M + s->T, s->T) == SIZE_MAX)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, M %u, P %u, window %u are too large", name,
+                         s->T, s->B, s->M, s->P, s->window);
+    if (!(s->dropout >= 0 && s->dropout < 1))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: dropout must be from 0 to below 1", name);
+    if (s->ring && (!s->window || s->M || s->attn_mask || s->dropout > 0
+                    || s->ld_ring < sru__ring_floats(s->window, s->P, H)))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: a ring wants a window, ld_ring of at least %u, and no "
+                         "memory, attn_mask or dropout", name,
+                         s->window ? sru__ring_floats(s->window, s->P, H) : 0);
+    if (s->T && s->B && (!s->q || !s->kv))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
+    return SRU_OK;
+}
+
+static void sru__attend_begin(sru__attend_run *r, const sru_context *c, const void *args)
+{
+    memset(r, 0, sizeof *r);
+    r->s = *(const sru_attention *)args;
+    r->kern = sru__kern(c);
+    r->hd = r->s.P / (size_t)r->s.H;
+    r->wide = sru__ceil(r->hd, SRU__PANEL) * SRU__PANEL;
+    r->S = r->s.M + r->s.T;
+    r->blocks = sru__ceil(r->S, SRU__KEYS);
+    r->block = sru__block_floats(r->hd);
+    r->tasks = sru__ceil(r->s.T, SRU__KEYS);
+    r->scale = (float)(1 / sru__dsqrt((double)r->hd));
+    r->key = sru__key(c->seed, c->step, r->s.id);
+}
+
+static sru_status sru__attention_forward_run(sru_context *c, const void *args)
+{
+    const sru_attention *s = (const sru_attention *)args;
+    sru__attend_run r;
+    sru_status status = sru__attention_check(c, s, "attention_forward");
+    size_t all, most;
+    int threads;
+    if (status) return status;
+    if (!s->T || !s->B) return SRU_OK;
+    if (!s->o) return SRU__FAIL(c, SRU_EINVAL, "attention_forward: o must not be NULL");
+    sru__attend_begin(&r, c, args);
+    all = s->B * (size_t)s->H;
+    threads = sru__threads(c, 4.0 * (double)s->T * (double)s->B * (double)s->P
+                              * (double)(s->window ? s->window : r.S));
+    most = s->ring ? 0 : sru__min(all, (size_t)threads);
+    r.scratch_size = sru__attend_scratch(r.hd);
+    r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
+    r.keys = sru__take_floats(c, most * r.blocks * r.block);
+    if (!r.scratch || !r.keys) return sru__no_memory(c);
+    if (c->measure) return SRU_OK;
+    if (s->ring) {
+        sru__parallel(threads, all, sru__ring_tasks, &r);
+        sru__ring_advance(&r);
+        return SRU_OK;
+    }
+    for (; r.first < all; r.first += r.heads) {
+        r.heads = sru__min(most, all - r.first);
+        sru__parallel(threads, r.heads * r.blocks, sru__attend_pack, &r);
+        sru__parallel(threads, r.heads * r.tasks, sru__attend_tasks, &r);
+    }
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_attention_forward(const sru_context *ctx, const sru_attention *s)
+{
+    if (!s) return SRU__FAIL(ctx, SRU_EINVAL, "attention_forward: the attention is NULL");
+    return sru__run(ctx, sru__attention_forward_run, s);
+}
+
+#ifndef SRU_NO_BACKWARD
+/* Up to 64 rows of one head as panels of 16 columns, scaled; rows to 64 are filled with zeros. */
+static void sru__panels(float *panels, const float *const *rows, size_t n, size_t hd, float scale)
+{
+    size_t i, j;
+    memset(panels, 0, sru__ceil(hd, SRU__PANEL) * SRU__PANEL * SRU__KEYS * 4);
+    for (i = 0; i < n; i++)
+        for (j = 0; j < hd; j++)
+            panels[(j / SRU__PANEL * SRU__KEYS + i) * SRU__PANEL + j % SRU__PANEL]
+                = rows[i][j] * scale;
+}
+
+/* m (64,64) transposed into strips: its columns as rows of a product. */
+static void sru__strips_of_columns(const sru__kernels *kern, float *strips, const float *m)
+{
+    const size_t full = (size_t)kern->rows;
+    size_t i, r, p;
+    for (i = 0; i < SRU__KEYS; i += full) {
+        const size_t width = (size_t)sru__strip_width(kern, SRU__KEYS - i);
+        const size_t have = sru__min(width, SRU__KEYS - i);
+        float *strip = strips + i * SRU__KEYS;
+        if (have < width) memset(strip, 0, width * SRU__KEYS * 4);
+        for (p = 0; p < SRU__KEYS; p++)
+            for (r = 0; r < have; r++) strip[p * width + r] = m[p * SRU__KEYS + i + r];
+    }
+}
+
+/* Floats of scratch for one head: its queries and gradients in strips and in panels, dq, and what
+   one pair of blocks needs. Grows with T, not with its square. */
+static size_t sru__attend_backward_scratch(size_t T, size_t hd)
+{
+    const size_t wide = sru__ceil(hd, SRU__PANEL) * SRU__PANEL, n = sru__ceil(T, SRU__KEYS);
+    return n * (SRU__KEYS + 16) * 2 * hd + n * SRU__KEYS * (3 * wide + 1)
+         + 2 * SRU__KEYS * hd + SRU__KEYS * wide + 2 * SRU__KEYS * wide
+         + 2 * SRU__KEYS * SRU__KEYS + 2 * (SRU__KEYS + 16) * SRU__KEYS;
+}
+
+/* A task is a head. Blocks of keys in turn, for each all blocks of queries that see it. */
+static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__attend_run *r = (const sru__attend_run *)job;
+    const sru_attention *s = &r->s;
+    const sru__kernels *kern = r->kern;
+    const size_t H = (size_t)s->H, hd = r->hd, wide = r->wide, q = r->tasks;
+    const size_t strip = (SRU__KEYS + 16) * hd, panel = SRU__KEYS * wide, row = s->B * s->P;
+    const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
+    float *qs = r->scratch + (size_t)thread * r->scratch_size, *das = qs + q * strip;
+    float *qp = das + q * strip, *dap = qp + q * panel, *dq = dap + q * panel;
+    float *mean = dq + q * panel, *kt = mean + q * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
+    float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
+    float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS, *pack = ds + SRU__KEYS * SRU__KEYS;
+    float *packed = pack + (SRU__KEYS + 16) * SRU__KEYS;
+    const float *rows[SRU__KEYS], *values[SRU__KEYS];
+    size_t head, g, i, j, n, k;
+    memset(rows, 0, sizeof rows);
+    for (head = begin; head < end; head++) {
+        const size_t b = head / H, h = head % H, at = b * s->P + h * hd;
+        double dalpha = 0;
+        memset(dq, 0, q * panel * 4);
+        for (i = 0; i < q; i++) {
+            n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
+            for (j = 0; j < n; j++) rows[j] = s->q + at + (i * SRU__KEYS + j) * row;
+            sru__strips(kern, qs + i * strip, rows, n, hd, r->scale);
+            sru__panels(qp + i * panel, rows, n, hd, r->scale);
+            for (j = 0; j < n; j++) rows[j] = s->dout + at + (i * SRU__KEYS + j) * row;
+            sru__strips(kern, das + i * strip, rows, n, hd, alpha);
+            sru__panels(dap + i * panel, rows, n, hd, alpha);
+            for (j = 0; j < n; j++) {           /* forward: o = q + alpha*a */
+                const float *a = s->a + at + (i * SRU__KEYS + j) * row;
+                float dot = 0;
+                for (k = 0; k < hd; k++) dot += rows[j][k] * a[k];
+                dalpha += (double)dot;
+                mean[i * SRU__KEYS + j] = alpha * dot;  /* of the weights' gradients */
+            }
+        }
+        r->dalpha[head] = dalpha;
+        for (g = 0; g < r->blocks; g++) {
+            const size_t first = g * SRU__KEYS, keys = sru__min(SRU__KEYS, r->S - first);
+            for (j = 0; j < keys; j++) {
+                rows[j] = s->kv + ((first + j) * s->B + b) * 2 * s->P + h * hd;
+                values[j] = rows[j] + s->P;
+            }
+            memset(kt, 0, 2 * SRU__KEYS * hd * 4);
+            for (j = 0; j < keys; j++)
+                for (i = 0; i < hd; i++) {
+                    const size_t to = (j / SRU__PANEL * hd + i) * SRU__PANEL + j % SRU__PANEL;
+                    kt[to] = rows[j][i];
+                    vt[to] = values[j][i];
+                }
+            sru__panels(kp, rows, keys, hd, r->scale);
+            memset(dk, 0, 2 * panel * 4);
+            for (i = 0; i < q; i++) {
+                size_t lo, hi, low = SIZE_MAX, high = 0;
+                n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
+                for (j = 0; j < n; j += n > 1 ? n - 1 : 1) {    /* the first and last query */
+                    sru__seen(s, s->M + i * SRU__KEYS + j, 0, r->S, &lo, &hi);
+                    low = sru__min(low, lo);
+                    high = sru__max(high, hi);
+                }
+                if (low >= first + SRU__KEYS || high <= first) continue;
+                sru__strips_product(kern, qs + i * strip, n, hd, kt, SRU__KEYS / SRU__PANEL, p,
+                                    SRU__KEYS, 0);
+                sru__strips_product(kern, das + i * strip, n, hd, vt, SRU__KEYS / SRU__PANEL, ds,
+                                    SRU__KEYS, 0);
+                for (j = 0; j < n; j++) {
+                    const size_t t = i * SRU__KEYS + j;
+                    float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
+                    sru__seen(s, s->M + t, 0, r->S, &lo, &hi);
+                    sru__hide(score, first, lo, hi,
+                              s->memory_mask_pad ? s->memory_mask_pad + b : NULL,
+                              s->mask_pad ? s->mask_pad + b : NULL, s->M, s->B,
+                              s->attn_mask ? s->attn_mask + t * r->S : NULL);
+                    for (k = 0; k < SRU__KEYS && s->dropout > 0; k++) {
+                        mask[k] = sru__uniform(r->key, ((uint64_t)head * s->T + t) * r->S + first
+                                               + k) < s->dropout ? 0 : keep;
+                        d[k] *= mask[k];
+                    }
+                    kern->attend_backward(score, d, s->lse[head * s->T + t], mean[t]);
+                    for (k = 0; k < SRU__KEYS && s->dropout > 0; k++) score[k] *= mask[k];
+                }
+                /* forward: a = p v, scores = q k' */
+                memset(p + n * SRU__KEYS, 0, (SRU__KEYS - n) * SRU__KEYS * 4);
+                memset(ds + n * SRU__KEYS, 0, (SRU__KEYS - n) * SRU__KEYS * 4);
+                sru__strips_of_columns(kern, packed, p);
+                sru__strips_product(kern, packed, SRU__KEYS, SRU__KEYS, dap + i * panel,
+                                    wide / SRU__PANEL, dv, wide, 1);
+                sru__strips_of_columns(kern, packed, ds);
+                sru__strips_product(kern, packed, SRU__KEYS, SRU__KEYS, qp + i * panel,
+                                    wide / SRU__PANEL, dk, wide, 1);
+                for (j = 0; j < n; j++) rows[j] = ds + j * SRU__KEYS;
+                sru__strips(kern, pack, rows, n, SRU__KEYS, 1);
+                sru__strips_product(kern, pack, n, SRU__KEYS, kp, wide / SRU__PANEL, dq + i * panel,
+                                    wide, 1);
+            }
+            for (j = 0; j < keys; j++) {
+                float *to = s->dkv + ((first + j) * s->B + b) * 2 * s->P + h * hd;
+                memcpy(to, dk + j * wide, hd * 4);
+                memcpy(to + s->P, dv + j * wide, hd * 4);
+            }
+        }
+        for (i = 0; i < s->T; i++)
+            for (j = 0; j < hd; j++)
+                s->dq[at + i * row + j] = (s->alpha ? s->dout[at + i * row + j] : 0)
+                                        + dq[i * wide + j];
+    }
+}
+
+static sru_status sru__attention_backward_run(sru_context *c, const void *args)
+{
+    const sru_attention *s = (const sru_attention *)args;
+    sru__attend_run r;
+    sru_status status = sru__attention_check(c, s, "attention_backward");
+    size_t all, i;
+    double dalpha = 0;
+    int threads;
+    if (status) return status;
+    if (!s->T || !s->B) return SRU_OK;
+    if (s->ring || !s->a || !s->lse || !s->dout || !s->dq || !s->dkv)
+        return SRU__FAIL(c, SRU_EINVAL, "attention_backward: a, lse, dout, dq and dkv must not be "
+                         "NULL, and there is none through a ring");
+    sru__attend_begin(&r, c, args);
+    all = s->B * (size_t)s->H;
+    threads = sru__threads(c, 10.0 * (double)s->T * (double)s->B * (double)s->P
+                              * (double)(s->window ? s->window : r.S));
+    r.scratch_size = sru__attend_backward_scratch(s->T, r.hd);
+    r.scratch = sru__take_floats(c, sru__min(all, (size_t)threads) * r.scratch_size);
+    r.dalpha = (double *)sru__take(c, all, sizeof(double));
+    if (!r.scratch || !r.dalpha) return sru__no_memory(c);
+    if (c->measure) return SRU_OK;
+    sru__parallel((int)sru__min(all, (size_t)threads), all, sru__attend_backward_tasks, &r);
+    for (i = 0; i < all; i++) dalpha += r.dalpha[i];
+    if (s->dalpha) s->dalpha[0] += (float)dalpha;
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_attention_backward(const sru_context *ctx, const sru_attention *s)
+{
+    if (!s) return SRU__FAIL(ctx, SRU_EINVAL, "attention_backward: the attention is NULL");
+    return sru__run(ctx, sru__attention_backward_run, s);
+}
+#endif
+
+/* ---- operators: layer norm ------------------------------------------------------------------- */
+
+typedef struct sru__rows_job {
+    float *y, *stats, *dgain, *dbias;
+    const float *dy, *x, *gain, *bias, *cstats, *mask;
+    const int32_t *tokens;
+    float beta, scale, p;
+    size_t rows, n, size, parts;
+    uint64_t key;
+    double *sums;
+    const sru__kernels *kern;
+} sru__rows_job;
+
+/* Sums over rows are taken in this many parts, however many threads there are, and then added up in
+   order: so they come out the same. */
+enum { SRU__PARTS = 32 };
+
+static void sru__layernorm_rows(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__rows_job *s = (const sru__rows_job *)job;
+    size_t i;
+    (void)thread;
+    for (i = begin; i < end; i++)
+        s->kern->layernorm(s->y + i * s->n, s->stats ? s->stats + 2 * i : NULL, s->x + i * s->n,
+                           s->gain, s->bias, s->n);
+}
+
+static sru_status sru__layernorm_run(sru_context *c, const void *args)
+{
+    sru__rows_job s = *(const sru__rows_job *)args;
+    s.kern = sru__kern(c);
+    if (c->measure) return SRU_OK;
+    sru__parallel(sru__threads(c, 8.0 * (double)s.rows * (double)s.n), s.rows, sru__layernorm_rows,
+                  &s);
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, float *stats,
+                                             const float *x, const float *gain, const float *bias,
+                                             size_t rows, size_t n)
+{
+    sru__rows_job s;
+    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_forward: rows %u, n %u are too large", rows,
+                         n);
+    if (!rows || !n) return SRU_OK;
+    if (!y || !x || !gain || !bias)
+        return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_forward: y, x, gain, bias must not be NULL");
+    memset(&s, 0, sizeof s);
+    s.y = y;
+    s.stats = stats;
+    s.x = x;
+    s.gain = gain;
+    s.bias = bias;
+    s.rows = rows;
+    s.n = n;
+    return sru__run(ctx, sru__layernorm_run, &s);
+}
+
+#ifndef SRU_NO_BACKWARD
+/* Each part has sums of its own: dgain (parts,n), then dbias (parts,n). */
+static void sru__layernorm_parts(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__rows_job *s = (const sru__rows_job *)job;
+    size_t part, i;
+    (void)thread;
+    for (part = begin; part < end; part++)
+        for (i = s->rows * part / s->parts; i < s->rows * (part + 1) / s->parts; i++)
+            s->kern->layernorm_backward(s->y ? s->y + i * s->n : NULL, s->stats + part * s->n,
+                                        s->stats + (s->parts + part) * s->n, s->dy + i * s->n,
+                                        s->x + i * s->n, s->gain, s->cstats + 2 * i, s->beta, s->n);
+}
+
+static sru_status sru__layernorm_backward_run(sru_context *c, const void *args)
+{
+    sru__rows_job s = *(const sru__rows_job *)args;
+    size_t part;
+    s.kern = sru__kern(c);
+    s.parts = sru__min(s.rows, SRU__PARTS);
+    s.stats = sru__take_floats(c, 2 * s.parts * s.n);
+    if (!s.stats) return sru__no_memory(c);
+    if (c->measure) return SRU_OK;
+    memset(s.stats, 0, 2 * s.parts * s.n * 4);
+    sru__parallel(sru__threads(c, 16.0 * (double)s.rows * (double)s.n), s.parts,
+                  sru__layernorm_parts, &s);
+    for (part = 0; part < s.parts; part++) {
+        if (s.dgain) s.kern->add(s.dgain, s.stats + part * s.n, s.n);
+        if (s.dbias) s.kern->add(s.dbias, s.stats + (s.parts + part) * s.n, s.n);
+    }
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_layernorm_backward(const sru_context *ctx, float *dx, float *dgain,
+                                              float *dbias, const float *dy, const float *x,
+                                              const float *gain, const float *stats, float beta,
+                                              size_t rows, size_t n)
+{
+    sru__rows_job s;
+    if (sru__product(3, sru__max(rows, 2 * SRU__PARTS), n, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: rows %u, n %u are too large", rows,
+                         n);
+    if (!rows || !n) return SRU_OK;
+    if (!dy || !x || !gain || !stats)
+        return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: dy, x, gain, stats must be given");
+    memset(&s, 0, sizeof s);
+    s.y = dx;
+    s.dgain = dgain;
+    s.dbias = dbias;
+    s.dy = dy;
+    s.x = x;
+    s.gain = gain;
+    s.cstats = stats;
+    s.beta = beta;
+    s.rows = rows;
+    s.n = n;
+    return sru__run(ctx, sru__layernorm_backward_run, &s);
+}
+#endif
+
+/* ---- operators: embedding -------------------------------------------------------------------- */
+
+static void sru__embedding_rows(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__rows_job *s = (const sru__rows_job *)job;
+    size_t i;
+    (void)thread;
+    for (i = begin; i < end; i++)
+        if (s->tokens[i] >= 0 && (size_t)s->tokens[i] < s->size)
+            memcpy(s->y + i * s->n, s->x + (size_t)s->tokens[i] * s->n, s->n * 4);
+        else
+            memset(s->y + i * s->n, 0, s->n * 4);
+}
+
+static sru_status sru__embedding_run(sru_context *c, const void *args)
+{
+    sru__rows_job s = *(const sru__rows_job *)args;
+    if (c->measure) return SRU_OK;
+    sru__parallel(sru__threads(c, (double)s.rows * (double)s.n), s.rows, sru__embedding_rows, &s);
+    return SRU_OK;
+}
+
+static sru_status sru__embedding_check(const sru_context *ctx, sru__rows_job *s, const char *name,
+                                       const float *y, const int32_t *tokens, const float *table,
+                                       size_t rows, size_t n, size_t size)
+{
+    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX
+        || sru__product(3, size, n, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(ctx, SRU_EINVAL, "%s: rows %u, n %u, size %u are too large", name, rows, n,
+                         size);
+    if (rows && n && (!y || !tokens || (size && !table)))
+        return SRU__FAIL(ctx, SRU_EINVAL, "%s: no pointer may be NULL", name);
+    memset(s, 0, sizeof *s);
+    s->tokens = tokens;
+    s->rows = rows;
+    s->n = n;
+    s->size = size;
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_embedding_forward(const sru_context *ctx, float *y,
+                                             const int32_t *tokens, const float *table, size_t rows,
+                                             size_t n, size_t size)
+{
+    sru__rows_job s;
+    const sru_status status = sru__embedding_check(ctx, &s, "embedding_forward", y, tokens, table,
+                                                   rows, n, size);
+    if (status || !rows || !n) return status;
+    s.y = y;
+    s.x = table;
+    return sru__run(ctx, sru__embedding_run, &s);
+}
+
+#ifndef SRU_NO_BACKWARD
+/* Threads share out the columns, so that each sum is taken in the order of the tokens. */
+static void sru__embedding_columns(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__rows_job *s = (const sru__rows_job *)job;
+    size_t i;
+    (void)thread;
+    for (i = 0; i < s->rows; i++)
+        if (s->tokens[i] >= 0 && (size_t)s->tokens[i] < s->size)
+            s->kern->add(s->y + (size_t)s->tokens[i] * s->n + begin, s->dy + i * s->n + begin,
+                         end - begin);
+}
+
+static sru_status sru__embedding_backward_run(sru_context *c, const void *args)
+{
+    sru__rows_job s = *(const sru__rows_job *)args;
+    s.kern = sru__kern(c);
+    if (c->measure) return SRU_OK;
+    sru__parallel(sru__threads(c, (double)s.rows * (double)s.n), s.n, sru__embedding_columns, &s);
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_embedding_backward(const sru_context *ctx, float *dtable,
+                                              const float *dy, const int32_t *tokens, size_t rows,
+                                              size_t n, size_t size)
+{
+    sru__rows_job s;
+    const sru_status status = sru__embedding_check(ctx, &s, "embedding_backward", dy, tokens,
+                                                   dtable, rows, n, size);
+    if (status || !rows || !n || !size) return status;
+    s.y = dtable;
+    s.dy = dy;
+    return sru__run(ctx, sru__embedding_backward_run, &s);
+}
+#endif
+
+/* ---- operators: dropout, loss ---------------------------------------------------------------- */
+
+/* A few hundred factors at a time, each used for all T rows. */
+static void sru__dropout_columns(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__rows_job *s = (const sru__rows_job *)job;
+    const float keep = s->p < 1 ? 1 / (1 - s->p) : 0;
+    float drawn[256];
+    size_t i, j, t;
+    (void)thread;
+    begin *= SRU__PANEL;            /* whole vectors: no value's place in one depends on threads */
+    end = sru__min(end * SRU__PANEL, s->n);
+    for (i = begin; i < end; i += 256) {
+        const size_t n = sru__min(256, end - i);
+        const float *mask = s->mask ? s->mask + i : drawn;
+        for (j = 0; j < n && !s->mask; j++)
+            drawn[j] = sru__uniform(s->key, i + j) < s->p ? 0 : keep;
+        for (t = 0; t < s->rows; t++)
+            if (s->x)
+                s->kern->multiply(s->y + t * s->n + i, s->x + t * s->n + i, mask, s->beta, n);
+            else
+                memcpy(s->y + t * s->n + i, mask, n * 4);
+    }
+}
+
+static sru_status sru__dropout_run(sru_context *c, const void *args)
+{
+    sru__rows_job s = *(const sru__rows_job *)args;
+    s.kern = sru__kern(c);
+    if (c->measure) return SRU_OK;
+    sru__parallel(sru__threads(c, (double)s.rows * (double)s.n + 4.0 * (double)s.n),
+                  sru__ceil(s.n, SRU__PANEL), sru__dropout_columns, &s);
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float *x,
+                                   const float *mask, float p, uint32_t id, float beta, size_t T,
+                                   size_t n)
+{
+    sru__rows_job s;
+    if (sru__product(3, T, n, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(ctx, SRU_EINVAL, "dropout: T %u, n %u are too large", T, n);
+    if (!mask && !(p >= 0 && p <= 1))
+        return SRU__FAIL(ctx, SRU_EINVAL, "dropout: the probability must be from 0 to 1");
+    if (beta != 0 && beta != 1)
+        return SRU__FAIL(ctx, SRU_EINVAL, "dropout: beta must be 0 or 1");
+    if (!T || !n) return SRU_OK;
+    if (!y) return SRU__FAIL(ctx, SRU_EINVAL, "dropout: y must not be NULL");
+    memset(&s, 0, sizeof s);
+    s.y = y;
+    s.x = x;
+    s.mask = mask;
+    s.p = p;
+    s.beta = beta;
+    s.key = ctx ? sru__key(ctx->seed, ctx->step, id) : sru__key(0, 0, id);
+    s.rows = T;
+    s.n = n;
+    return sru__run(ctx, sru__dropout_run, &s);
+}
+
+static void sru__loss_parts(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__rows_job *s = (const sru__rows_job *)job;
+    size_t part, i;
+    (void)thread;
+    for (part = begin; part < end; part++) {
+        double sum = 0;
+        for (i = s->rows * part / s->parts; i < s->rows * (part + 1) / s->parts; i++)
+            if (s->tokens[i] >= 0)
+                sum += s->kern->softmax_loss(s->y ? s->y + i * s->n : NULL, s->x + i * s->n,
+                                             (size_t)s->tokens[i], s->scale, s->n);
+            else if (s->y)
+                memset(s->y + i * s->n, 0, s->n * 4);
+        s->sums[part] = sum;
+    }
+}
+
+static sru_status sru__loss_run(sru_context *c, const void *args)
+{
+    sru__rows_job s = *(const sru__rows_job *)args;
+    double sums[SRU__PARTS], *loss = s.sums;
+    size_t part;
+    s.kern = sru__kern(c);
+    if (c->measure) return SRU_OK;
+    s.sums = sums;
+    s.parts = sru__min(s.rows, SRU__PARTS);
+    sru__parallel(sru__threads(c, 20.0 * (double)s.rows * (double)s.n), s.parts, sru__loss_parts,
+                  &s);
+    *loss = 0;
+    for (part = 0; part < s.parts; part++) *loss += sums[part];
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_softmax_loss(const sru_context *ctx, double *loss, float *dy,
+                                        const float *y, const int32_t *targets, float scale,
+                                        size_t rows, size_t n)
+{
+    sru__rows_job s;
+    size_t i;
+    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: rows %u, n %u are too large", rows, n);
+    if (!loss || (rows && (!targets || (n && !y))))
+        return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: loss, y and targets must not be NULL");
+    if (ctx && ctx->measure) return SRU_OK;
+    for (i = 0; i < rows; i++)
+        if (targets[i] >= 0 && (size_t)targets[i] >= n)
+            return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: target %u is not below n %u",
+                             (size_t)targets[i], n);
+    *loss = 0;
+    if (!rows || !n) return SRU_OK;
+    memset(&s, 0, sizeof s);
+    s.y = dy;
+    s.x = y;
+    s.tokens = targets;
+    s.scale = scale;
+    s.rows = rows;
+    s.n = n;
+    s.sums = loss;
+    return sru__run(ctx, sru__loss_run, &s);
+}
+
+/* ---- operators: the optimizer ---------------------------------------------------------------- */
+
+#ifndef SRU_NO_BACKWARD
+static void sru__norm_parts(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__rows_job *s = (const sru__rows_job *)job;
+    size_t part;
+    (void)thread;
+    for (part = begin; part < end; part++) {
+        const size_t from = s->n / s->parts * part, to = s->n / s->parts * (part + 1);
+        s->sums[part] = s->kern->squares(s->x + from, (part + 1 < s->parts ? to : s->n) - from);
+    }
+}
+
+static sru_status sru__norm_run(sru_context *c, const void *args)
+{
+    sru__rows_job s = *(const sru__rows_job *)args;
+    double sums[SRU__PARTS], *norm = s.sums, sum = 0;
+    size_t part;
+    s.kern = sru__kern(c);
+    if (c->measure) return SRU_OK;
+    s.sums = sums;
+    s.parts = sru__min(s.n, SRU__PARTS);
+    sru__parallel(sru__threads(c, 2.0 * (double)s.n), s.parts, sru__norm_parts, &s);
+    for (part = 0; part < s.parts; part++) sum += sums[part];
+    *norm = sum > 0 ? sru__dsqrt(sum) : sum;            /* NaN stays NaN */
+    return SRU_OK;
+}
+
+static sru_status sru__cpu_norm(const sru_context *ctx, double *norm, const float *g, size_t n)
+{
+    sru__rows_job s;
+    if (!norm || (n && !g))
+        return SRU__FAIL(ctx, SRU_EINVAL, "norm: norm and g must not be NULL");
+    memset(&s, 0, sizeof s);
+    s.x = g;
+    s.n = n;
+    s.sums = norm;
+    return sru__run(ctx, sru__norm_run, &s);
+}
+
+typedef struct sru__adamw_args {
+    float *p, *m, *v, *g;
+    size_t n;
+    sru__adamw_job job;
+    const sru__kernels *kern;
+} sru__adamw_args;
+
+static void sru__adamw_range(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__adamw_args *s = (const sru__adamw_args *)job;
+    (void)thread;
+    begin *= SRU__PANEL;            /* whole vectors: no value's place in one depends on threads */
+    end = sru__min(end * SRU__PANEL, s->n);
+    s->kern->adamw(s->p + begin, s->m + begin, s->v + begin, s->g + begin, &s->job, end - begin);
+}
+
+static sru_status sru__adamw_run(sru_context *c, const void *args)
+{
+    sru__adamw_args s = *(const sru__adamw_args *)args;
+    s.kern = sru__kern(c);
+    if (c->measure) return SRU_OK;
+    sru__parallel(sru__threads(c, 8.0 * (double)s.n), sru__ceil(s.n, SRU__PANEL), sru__adamw_range,
+                  &s);
+    return SRU_OK;
+}
+
+static double sru__power(double x, uint64_t n)
+{
+    double y = 1;
+    for (; n; n >>= 1, x *= x)
+        if (n & 1) y *= x;
+    return y;
+}
+
+/* p -= lr*(m1/(sqrt(v1) + eps) + decay*p), with m1 = m/(1 - beta1^t), v1 = v/(1 - beta2^t) */
+static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, float *v, float *g,
+                                 float scale, float lr, float beta1, float beta2, float eps,
+                                 float decay, uint64_t t, size_t n)
+{
+    sru__adamw_args s;
+    if (n && (!p || !m || !v || !g))
+        return SRU__FAIL(ctx, SRU_EINVAL, "adamw: no pointer may be NULL");
+    if (!t || !(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1))
+        return SRU__FAIL(ctx, SRU_EINVAL, "adamw: t must be at least 1, betas from 0 to below 1");
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.m = m;
+    s.v = v;
+    s.g = g;
+    s.n = n;
+    s.job.scale = scale;
+    s.job.step1 = 1 - beta1;
+    s.job.step2 = 1 - beta2;
+    s.job.eps = eps;
+    s.job.rate = (float)(lr / (1 - sru__power(beta1, t)));
+    s.job.shrink = 1 - lr * decay;
+    s.job.root_unbias2 = (float)sru__dsqrt(1 / (1 - sru__power(beta2, t)));
+    return sru__run(ctx, sru__adamw_run, &s);
+}
+#endif
+
+/* =================================================================================================
+   Networks, written over the operators alone */
+
+/* The tensors of a layer, in the order in which they lie in the weights. */
+enum {
+    SRU__PROJECTION, SRU__KEYS_VALUES, SRU__WEIGHT, SRU__WEIGHT_C, SRU__BIAS, SRU__GAIN, SRU__SHIFT,
+    SRU__ALPHA, SRU__PROJECTED_GAIN, SRU__PROJECTED_SHIFT, SRU__SLOTS
+};
+
+typedef struct sru__slot {
+    const char *name;           /* behind "rnn_lst.I." */
+    int matrix;                 /* 1, or 0: a vector of `rows` values */
+    size_t rows, cols;          /* rows 0: the layer has none */
+    size_t interleave;          /* matrices whose rows the reference interleaves, or 0 */
+    int transpose;              /* the reference stores it transposed */
+    size_t at;                  /* bytes from the start of the weights */
+} sru__slot;
+
+typedef struct sru__layer {
+    size_t in, N, D, K, P;      /* P = 0: no projection */
+    int norm;                   /* 0 none, 1 of the input, 2 of the output */
+    int skip;                   /* x is the skip term: K = 3, and there is one */
+    int attention, projected_norm;      /* SRU++: with attention; with norm of what is projected */
+    float scale_x;
+    float drop_c, drop_x, drop_out, drop_p;
+    sru__slot slot[SRU__SLOTS];
+    size_t end;                 /* bytes of the weights up to and with this layer */
+} sru__layer;
+
+/* Bytes of a matrix; packed, it consists of groups of equally many rows. Small tensors stay float,
+   in multiples of 64 bytes. */
+static size_t sru__tensor_bytes(sru_type type, size_t groups, size_t rows, size_t cols, int matrix)
+{
+    if (type == SRU_PLAIN) return rows * cols * 4;
+    if (!matrix) return (rows * cols * 4 + 63) / 64 * 64;
+    return (groups * sru__ceil(rows / groups, SRU__PANEL) * sru__packed_panel(type, cols) + 63)
+           / 64 * 64;
+}
+
+static size_t sru__width(const sru_config *f)
+{
+    return (size_t)f->hidden_size * (f->bidirectional ? 2 : 1);
+}
+
+static int sru__layers(const sru_config *f) { return f->num_layers ? f->num_layers : 2; }
+
+static int sru__input_first(const sru_config *f)
+{
+    return f->proj_input_to_hidden_first && (size_t)f->input_size != sru__width(f);
+}
+
+/* The product I -> N before the first layer, or rows 0. */
+static sru__slot sru__first_slot(const sru_config *f)
+{
+    sru__slot s;
+    memset(&s, 0, sizeof s);
+    s.name = "input_to_hidden.weight";
+    s.rows = sru__input_first(f) ? sru__width(f) : 0;
+    s.cols = (size_t)f->input_size;
+    s.matrix = 1;
+    return s;
+}
+
+static void sru__put_slot(sru__layer *y, int i, const char *name, size_t rows, size_t cols,
+                          size_t interleave, int transpose)
+{
+    y->slot[i].name = name;
+    y->slot[i].matrix = cols > 1 || i <= SRU__WEIGHT;
+    y->slot[i].rows = rows;
+    y->slot[i].cols = cols;
+    y->slot[i].interleave = interleave;
+    y->slot[i].transpose = transpose;
+}
+
+static size_t sru__groups(const sru__layer *y, int slot)
+{
+    return slot == SRU__WEIGHT ? y->K * (y->N / y->D) : 1;
+}
+
+/* Layer l, whose weights, in the form `type`, start after `at` bytes: the one list of tensors. */
+static sru__layer sru__layer_from(const sru_config *f, sru_type type, int l, size_t at)
+{
+    sru__layer y;
+    const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
+    const int every = f->attention_every_n_layers ? f->attention_every_n_layers : 1;
+    int i;
+    memset(&y, 0, sizeof y);
+    y.end = at;
+    y.D = (size_t)f->hidden_size;
+    y.N = sru__width(f);
+    y.in = l > 0 || sru__input_first(f) ? y.N : (size_t)f->input_size;
+    y.K = !f->no_skip_term && y.in != y.N ? 4 : 3;
+    y.skip = y.K == 3 && !f->no_skip_term;
+    y.P = (size_t)(f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size);
+    if (old && (y.P >= y.in || y.P >= y.N)) y.P = 0;        /* as 2.x decides */
+    y.norm = !f->layer_norm ? 0 : f->normalize_after ? 2 : 1;
+    y.scale_x = 1;
+    if (f->rescale && !f->no_skip_term)
+        y.scale_x = (float)sru__dsqrt(1 + 2 * sru__dexp((double)f->highway_bias));
+    y.drop_x = f->rnn_dropout;
+    y.drop_c = l + 1 < sru__layers(f) ? f->dropout : 0;
+    y.drop_out = l + 1 < sru__layers(f) ? f->layer_dropout : 0;
+    y.drop_p = plus ? f->dropout : 0;
+    y.attention = plus && (f->attention_last_n_layers > 0
+                           ? sru__layers(f) - l <= f->attention_last_n_layers
+                           : (l + 1) % every == 0);
+    y.projected_norm = plus && !f->no_attn_layer_norm;
+
+    if (y.P)
+        sru__put_slot(&y, SRU__PROJECTION, old ? "weight_proj" : plus
+                      ? "transform_module.linear1.weight" : "transform_module.0.weight", y.P, y.in,
+                      0, old);
+    if (y.attention) {
+        sru__put_slot(&y, SRU__KEYS_VALUES, "transform_module.linear2.weight", 2 * y.P, y.P, 0, 0);
+        sru__put_slot(&y, SRU__ALPHA, "transform_module.alpha", 1, 1, 0, 0);
+    }
+    sru__put_slot(&y, SRU__WEIGHT, old ? "weight" : y.attention ? "transform_module.linear3.weight"
+                  : plus ? "transform_module.linear2.weight" : y.P ? "transform_module.1.weight"
+                  : "transform_module.weight", y.K * y.N, y.P ? y.P : y.in, y.K, old);
+    if (y.projected_norm) {
+        sru__put_slot(&y, SRU__PROJECTED_GAIN, "transform_module.layer_norm.weight", y.P, 1, 0, 0);
+        sru__put_slot(&y, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y.P, 1, 0, 0);
+    }
+    sru__put_slot(&y, SRU__WEIGHT_C, "weight_c", 2 * y.N, 1, 0, 0);
+    sru__put_slot(&y, SRU__BIAS, "bias", 2 * y.N, 1, 0, 0);
+    if (y.norm) {
+        sru__put_slot(&y, SRU__GAIN, "layer_norm.weight", y.norm == 1 ? y.in : y.N, 1, 0, 0);
+        sru__put_slot(&y, SRU__SHIFT, "layer_norm.bias", y.norm == 1 ? y.in : y.N, 1, 0, 0);
+    }
+    for (i = 0; i < SRU__SLOTS; i++) {
+        y.slot[i].at = y.end;
+        if (y.slot[i].rows)
+            y.end += sru__tensor_bytes(type, sru__groups(&y, i), y.slot[i].rows, y.slot[i].cols,
+                                       y.slot[i].matrix);
+    }
+    return y;
+}
+
+static size_t sru__first_bytes(const sru_config *f, sru_type type)
+{
+    const sru__slot first = sru__first_slot(f);
+    return first.rows ? sru__tensor_bytes(type, 1, first.rows, first.cols, 1) : 0;
+}
+
+static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
+{
+    sru__layer y = sru__layer_from(f, type, 0, sru__first_bytes(f, type));
+    int i;
+    for (i = 1; i <= l; i++) y = sru__layer_from(f, type, i, y.end);
+    return y;
+}
+
+/* Says what is wrong with a configuration. All sizes derived from a valid one fit a size_t. */
+static sru_status sru__check_config(const sru_config *f, char *error)
+{
+    const char *wrong = NULL;
+    size_t N, most = 0, total;
+    int l;
+    if (f->input_size < 1) wrong = "input_size must be at least 1";
+    else if (f->hidden_size < 1) wrong = "hidden_size must be at least 1";
+    else if (f->num_layers < 0 || f->num_layers > SRU_MAX_LAYERS)
+        wrong = "num_layers must be from 1 to SRU_MAX_LAYERS";
+    else if (f->projection_size < 0) wrong = "projection_size must not be negative";
+    else if ((unsigned)f->arch > SRU_ARCH_SRUPP) wrong = "arch is unknown";
+    else if (f->attention_every_n_layers < 0 || f->attention_last_n_layers < 0 || f->num_heads < 0
+             || f->window < 0 || f->window > 1 << 23)
+        wrong = "num_heads, window, attention_every_n_layers or attention_last_n_layers is out of "
+                "range";
+    else if (!(f->attn_dropout >= 0 && f->attn_dropout < 1))
+        wrong = "attn_dropout must be from 0 to below 1";
+    else if (!(f->dropout >= 0 && f->dropout < 1)) wrong = "dropout must be from 0 to below 1";
+    else if (!(f->rnn_dropout >= 0 && f->rnn_dropout < 1))
+        wrong = "rnn_dropout must be from 0 to below 1";
+    else if (!(f->layer_dropout >= 0 && f->layer_dropout < 1))
+        wrong = "layer_dropout must be from 0 to below 1";
+    else if (!(f->highway_bias > -1e3f && f->highway_bias < 80))
+        wrong = "highway_bias must be a number below 80";
+    else if (!(f->weight_c_init >= 0 && f->weight_c_init < 1e30f))
+        wrong = "weight_c_init must be a number, not negative";
+    for (l = 0; l < SRU_MAX_LAYERS && !wrong; l++)
+        if (f->projection_sizes[l] < 0) wrong = "projection_sizes must not be negative";
+    for (l = 0; l < sru__layers(f) && !wrong && f->arch == SRU_ARCH_SRUPP; l++) {
+        const int P = f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size;
+        if (!P) wrong = "SRU++ wants a projection_size";
+        else if (P % (f->num_heads ? f->num_heads : 1))
+            wrong = "projection_size must be a multiple of num_heads";
+    }
+    if (!wrong) {
+        N = sru__width(f);
+        most = sru__max(N, (size_t)f->input_size);
+        for (l = 0; l < SRU_MAX_LAYERS; l++)
+            most = sru__max(most, (size_t)f->projection_sizes[l]);
+        most = sru__max(most, (size_t)f->projection_size) + 64;
+        total = sru__product(6, most, most, (size_t)sru__layers(f) + 1, (size_t)8, (size_t)2,
+                             sizeof(float));
+        if (total == SIZE_MAX) wrong = "the sizes are too large for this machine's memory";
+    }
+    if (!wrong) return SRU_OK;
+    sru__say(error, "%s", wrong);
+    return SRU_EINVAL;
+}
+
+static size_t sru__heads(const sru_config *f) { return f->num_heads ? (size_t)f->num_heads : 1; }
+
+/* Floats of state before layer l's ring: all c, and the rings of the layers below; l = L: S. */
+static size_t sru__state_at(const sru_config *f, int l)
+{
+    size_t n = (size_t)sru__layers(f) * sru__width(f);
+    int i;
+    for (i = 0; i < l && f->window && f->arch == SRU_ARCH_SRUPP; i++) {
+        const sru__layer y = sru__layer_from(f, SRU_PLAIN, i, 0);
+        if (y.attention) n += sru__ring_floats((size_t)f->window, y.P, sru__heads(f));
+    }
+    return n;
+}
+
+static size_t sru__state_floats(const sru_config *f) { return sru__state_at(f, sru__layers(f)); }
+
+static const float *sru__weights(const sru_model *m, const sru__slot *s)
+{
+    return s->rows ? (const float *)(const void *)((const char *)m->weights + s->at) : NULL;
+}
+
+/* What forward keeps for backward, of one layer, in the tape; in inference a and p alone, in
+   scratch memory. */
+typedef struct sru__kept {
+    float *in;              /* (T,B,in) the layer's input, where it is not the caller's x */
+    float *stats;           /* (T,B,2) of layer norm */
+    float *a;               /* (T,B,in) the input, normalised, dropped out; NULL: as it is */
+    float *z, *kv;          /* (M+T,B,P) projected, (M+T,B,2,P) its keys and values */
+    float *o, *attended;    /* (T,B,P) attention's o and a */
+    float *lse;             /* (B,H,T) of attention */
+    float *p_stats;         /* (T,B,2) of layer norm of what is projected */
+    float *p;               /* (T,B,P) what enters the last product; NULL: a, or the input */
+    float *u, *c;           /* (T,B,K,N), (T,B,N) */
+    float *g;               /* (T,B,N) the output before layer norm; NULL: none */
+    float *mask_c;          /* (B,N); NULL: none, or the caller's */
+} sru__kept;
+
+static int sru__drops_x(const sru__layer *y, const sru_io *io)
+{
+    return io->tape && y->drop_x > 0;
+}
+
+static size_t sru__memory_length(const sru__layer *y, const sru_io *io, int l)
+{
+    return y->attention && io->memory && io->memory[l] ? io->memory_length : 0;
+}
+
+/* Whether attention goes over the rings in state: in inference with a window, unless the caller has
+   other memory or masks. */
+static int sru__through_rings(const sru_config *f, const sru_io *io)
+{
+    return f->arch == SRU_ARCH_SRUPP && f->window && !io->tape && !io->memory && !io->attn_mask;
+}
+
+static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io, size_t rows, int l,
+                     const sru_config *f, sru__kept *k)
+{
+    int ok = 1;
+#define SRU__KEEP(field, count) (ok = ok && (k->field = sru__take_floats(memory, count)) != NULL)
+    memset(k, 0, sizeof *k);
+    if (y->norm == 1 || sru__drops_x(y, io)) SRU__KEEP(a, rows * y->in);
+    if (y->attention) {
+        const size_t all = rows + sru__memory_length(y, io, l) * io->B;
+        SRU__KEEP(z, all * y->P);
+        SRU__KEEP(kv, all * 2 * y->P);
+        SRU__KEEP(o, rows * y->P);
+    } else if (y->projected_norm) {
+        SRU__KEEP(z, rows * y->P);
+    }
+    if (y->P) SRU__KEEP(p, rows * y->P);
+    if (!io->tape) return ok;
+    if (y->attention) {
+        SRU__KEEP(attended, rows * y->P);
+        SRU__KEEP(lse, rows * sru__heads(f));
+    }
+    if (y->projected_norm) SRU__KEEP(p_stats, rows * 2);
+    if (l > 0 || sru__input_first(f)) SRU__KEEP(in, rows * y->in);
+    if (y->norm) SRU__KEEP(stats, rows * 2);
+    SRU__KEEP(u, rows * y->K * y->N);
+    SRU__KEEP(c, rows * y->N);
+    if (y->norm == 2) SRU__KEEP(g, rows * y->N);
+    if (y->drop_c > 0 && !io->dropout_mask) SRU__KEEP(mask_c, io->B * y->N);
+#undef SRU__KEEP
+    return ok;
+}
+
+/* The tape: the state at the start, then what each layer keeps. */
+static int sru__tape(sru_context *tape, const sru_model *m, const sru_io *io, float **state,
+                     sru__kept *kept)
+{
+    const sru_config *f = &m->config;
+    int l, ok;
+    *state = sru__take_floats(tape, io->B * sru__state_floats(f));
+    ok = *state != NULL;
+    for (l = 0; l < sru__layers(f) && ok; l++) {
+        const sru__layer y = sru__layer_from(f, m->type, l, 0);
+        ok = sru__keep(tape, &y, io, io->T * io->B, l, f, &kept[l]);
+    }
+    return ok;
+}
+
+/* A context whose scratch memory is the tape, of which sru_size() told the size. */
+static sru_context sru__tape_memory(const sru_context *c, const sru_io *io)
+{
+    sru_context tape = *c;
+    static const size_t enough = SIZE_MAX / 2;
+    if (c->measure) return tape;
+    tape.work = io->tape;
+    tape.work_size = enough;
+    tape.work_used = 0;
+    return tape;
+}
+
+/* Random numbers of a model: these have the top bit, those of the caller's operators have not. */
+static uint32_t sru__id(int layer, int kind)
+{
+    return 0x80000000u | (uint32_t)layer << 3 | (uint32_t)kind;
+}
+
+typedef struct sru__call {
+    const sru_model *m;
+    const sru_io *io;
+} sru__call;
+
+static const float *sru__mask_c(const sru_config *f, const sru__layer *y, const sru_io *io, int l,
+                                const sru__kept *k)
+{
+    if (!io->tape || !(f->dropout > 0)) return NULL;
+    return io->dropout_mask ? io->dropout_mask + (size_t)l * io->B * y->N : k->mask_c;
+}
+
+/* The caller's mask for layer l's input: (B,width) of layer 0, then (B,N) of each. */
+static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const sru_io *io, int l)
+{
+    const size_t N = y->N;
+    const size_t first = sru__input_first(&m->config) ? N : (size_t)m->config.input_size;
+    if (!io->rnn_dropout_mask) return NULL;
+    return io->rnn_dropout_mask + (l ? io->B * (first + (size_t)(l - 1) * N) : 0);
+}
+
+static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
+                           int l, size_t T, const float *in, const sru__kept *k)
+{
+    memset(s, 0, sizeof *s);
+    s->T = T;
+    s->B = io->B;
+    s->N = y->N;
+    s->A = y->P ? y->P : y->in;
+    s->K = (int)y->K;
+    s->bidirectional = m->config.bidirectional != 0;
+    s->use_tanh = m->config.use_tanh != 0;
+    s->scale_x = y->scale_x;
+    s->a = k->p ? k->p : k->a ? k->a : in;
+    s->w = sru__weights(m, &y->slot[SRU__WEIGHT]);
+    s->type = m->type;
+    s->u = k->u;
+    s->x = y->skip ? in : NULL;
+    s->v = sru__weights(m, &y->slot[SRU__WEIGHT_C]);
+    s->bias = sru__weights(m, &y->slot[SRU__BIAS]);
+    s->mask_c = sru__mask_c(&m->config, y, io, l, k);
+    s->c = k->c;
+    s->ldc = sru__state_floats(&m->config);
+}
+
+static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru__layer *y,
+                                const sru_io *io, int l, size_t t0, size_t T, const sru__kept *k)
+{
+    memset(s, 0, sizeof *s);
+    s->T = T;
+    s->B = io->B;
+    s->M = sru__memory_length(y, io, l);
+    s->P = y->P;
+    s->H = (int)sru__heads(&m->config);
+    s->causal = m->config.causal;
+    s->window = (size_t)m->config.window;
+    s->q = k->z + s->M * s->B * s->P;
+    s->kv = k->kv;
+    s->alpha = sru__weights(m, &y->slot[SRU__ALPHA]);
+    s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
+    s->memory_mask_pad = s->M ? io->memory_mask_pad : NULL;
+    s->attn_mask = io->attn_mask;
+    s->dropout = io->tape ? m->config.attn_dropout : 0;
+    s->id = sru__id(l, 4);
+    s->o = k->o;
+    s->a = k->attended;
+    s->lse = k->lse;
+}
+
+/* From the layer's input a to what enters its last product: p = a W0', and in SRU++ attention over
+   it, layer norm and dropout. */
+static sru_status sru__project(const sru_context *c, const sru_model *m, const sru_io *io,
+                               const sru__layer *y, int l, size_t t0, size_t T, const float *a,
+                               float *state, const sru__kept *k)
+{
+    const sru_backend *op = c->op;
+    const size_t B = io->B, rows = T * B, memory = sru__memory_length(y, io, l) * B;
+    const float *w = sru__weights(m, &y->slot[SRU__PROJECTION]);
+    float *z = k->z ? k->z : k->p;
+    sru_status status;
+    status = op->linear_forward(c, z + memory * y->P, a, w, m->type, NULL, rows, y->P, y->in);
+    if (!status && memory)
+        status = op->linear_forward(c, z, io->memory[l], w, m->type, NULL, memory, y->P, y->in);
+    if (!status && y->attention)
+        status = op->linear_forward(c, k->kv, z, sru__weights(m, &y->slot[SRU__KEYS_VALUES]),
+                                    m->type, NULL, memory + rows, 2 * y->P, y->P);
+    if (!status && y->attention) {
+        sru_attention s;
+        sru__fill_attention(&s, m, y, io, l, t0, T, k);
+        if (sru__through_rings(&m->config, io)) {
+            s.ring = state + sru__state_at(&m->config, l);
+            s.ld_ring = sru__state_floats(&m->config);
+        }
+        status = op->attention_forward(c, &s);
+        z = k->o;
+    }
+    if (!status && y->projected_norm)
+        status = op->layernorm_forward(c, k->p, k->p_stats, z,
+                                       sru__weights(m, &y->slot[SRU__PROJECTED_GAIN]),
+                                       sru__weights(m, &y->slot[SRU__PROJECTED_SHIFT]), rows, y->P);
+    else if (!status && z != k->p)
+        status = op->copy(c, k->p, z, rows * y->P * 4);
+    if (!status && io->tape && y->drop_p > 0)
+        status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(l, 3), 0, 1, rows * y->P);
+    return status;
+}
+
+/* T steps of layer l. out may be in where nothing is kept. */
+static sru_status sru__layer_forward(const sru_context *c, const sru_model *m, const sru_io *io,
+                                     const sru__layer *y, int l, size_t t0, size_t T,
+                                     const float *in, float *out, float *state,
+                                     const sru__kept *k)
+{
+    const sru_backend *op = c->op;
+    const size_t rows = T * io->B;
+    const float *gain = sru__weights(m, &y->slot[SRU__GAIN]);
+    const float *shift = sru__weights(m, &y->slot[SRU__SHIFT]);
+    sru_status status = SRU_OK;
+    sru_scan s;
+    if (y->norm == 1)
+        status = op->layernorm_forward(c, k->a, k->stats, in, gain, shift, rows, y->in);
+    if (!status && sru__drops_x(y, io))
+        status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io, l), y->drop_x,
+                             sru__id(l, 0), 0, T, io->B * y->in);
+    if (!status && y->P)
+        status = sru__project(c, m, io, y, l, t0, T, k->a ? k->a : in, state, k);
+    if (!status && k->mask_c)
+        status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(l, 1), 0, 1,
+                             io->B * y->N);
+    if (status) return status;
+    sru__fill_scan(&s, m, y, io, l, T, in, k);
+    s.mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
+    s.c0 = s.cT = state + (size_t)l * y->N;
+    s.h = k->g ? k->g : out;
+    status = op->scan_forward(c, &s);
+    if (!status && y->norm == 2)
+        status = op->layernorm_forward(c, out, k->stats, s.h, gain, shift, rows, y->N);
+    if (!status && io->tape && y->drop_out > 0)
+        status = op->dropout(c, out, out, io->layer_dropout_mask
+                             ? io->layer_dropout_mask + (size_t)l * rows * y->N : NULL, y->drop_out,
+                             sru__id(l, 2), 0, 1, rows * y->N);
+    return status;
+}
+
+static sru_status sru__check_call(const sru_context *c, const sru_model *m, const sru_io *io,
+                                  const char *name)
+{
+    const sru_config *f;
+    sru_status status;
+    size_t most;
+    if (!m || !io) return SRU__FAIL(c, SRU_EINVAL, "%s: the model or io is NULL", name);
+    f = &m->config;
+    status = sru__check_config(f, c->error);
+    if (status) return status;
+    if ((unsigned)m->type > SRU_Q8)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: there is no type %u", name, (size_t)m->type);
+    most = sru__max((size_t)f->input_size, sru__max((size_t)f->projection_size, sru__width(f)));
+    if (sru__product(6, io->T, io->B, most, (size_t)8, (size_t)sru__layers(f) + 1, sizeof(float))
+        == SIZE_MAX)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u are too large", name, io->T, io->B);
+    if (!m->weights) return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no weights", name);
+    if (io->T && io->B && (!io->x || (!io->h && !io->tape)))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: x and h must not be NULL", name);
+    if (io->memory_length > SIZE_MAX / 4 || sru__product(6, io->T + io->memory_length, io->B,
+                                                         most + 16, (size_t)16,
+                                                         (size_t)sru__layers(f) + 1, sizeof(float))
+        == SIZE_MAX)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: memory_length %u is too large", name,
+                         io->memory_length);
+    if (io->tape && m->type != SRU_PLAIN)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: with a tape, weights must be SRU_PLAIN", name);
+    return SRU_OK;
+}
+
+static sru_status sru__forward_run(sru_context *c, const void *args)
+{
+    const sru_model *m = ((const sru__call *)args)->m;
+    const sru_io *io = ((const sru__call *)args)->io;
+    const sru_config *f = &m->config;
+    const int L = sru__layers(f);
+    const size_t N = sru__width(f), B = io->B, wide = (size_t)f->input_size;
+    const size_t S = sru__state_floats(f);
+    const sru__slot first = sru__first_slot(f);
+    /* Inference goes through all layers a few rows at a time, in h itself: however long the
+       sequence is, scratch memory is small. A backward direction needs the whole, and so does
+       attention without a window. */
+    const int whole = io->tape || f->bidirectional
+                   || (f->arch == SRU_ARCH_SRUPP && !sru__through_rings(f, io));
+    const size_t rows = m->type == SRU_PLAIN ? 8 * c->op->rows : c->op->rows;
+    const size_t steps = whole ? io->T : sru__min(io->T, sru__max(1, rows / sru__max(1, B)));
+    sru__kept kept[SRU_MAX_LAYERS];
+    float *state = io->state, *tape_state = NULL, *other = NULL;
+    sru_status status = SRU_OK;
+    size_t t0, ignored = 0;
+    int l;
+    if (io->tape) {
+        sru_context tape = sru__tape_memory(c, io);
+        if (c->measure) tape.measure = &ignored;        /* the tape counts elsewhere */
+        if (!sru__tape(&tape, m, io, &tape_state, kept)) return sru__no_memory(c);
+        status = c->op->copy(c, tape_state, io->state, B * S * 4);
+    } else if (f->bidirectional) {
+        other = sru__take_floats(c, io->T * B * N);
+        if (!other) return sru__no_memory(c);
+    }
+    if (!state && !status) {
+        state = sru__take_floats(c, B * S);
+        if (!state) return sru__no_memory(c);
+        status = c->op->copy(c, state, NULL, B * S * 4);
+    }
+    for (t0 = 0; (t0 < io->T || t0 == 0) && !status; t0 += steps) {
+        const size_t T = sru__min(steps, io->T - t0);
+        const float *in = io->x ? io->x + t0 * B * wide : NULL;
+        float *h = io->h ? io->h + t0 * B * N : NULL;
+        size_t at = sru__first_bytes(f, m->type);
+        if (first.rows) {
+            float *out = io->tape ? kept[0].in : other && L % 2 ? other : h;
+            status = c->op->linear_forward(c, out, in, sru__weights(m, &first), m->type, NULL,
+                                           T * B, N, wide);
+            in = out;
+        }
+        for (l = 0; l < L && !status; l++) {
+            const sru__layer y = sru__layer_from(f, m->type, l, at);
+            sru_context layer = *c;
+            float *out = l + 1 == L ? h : io->tape ? kept[l + 1].in
+                       : other && (L - 1 - l) % 2 ? other : h;
+            if (!io->tape && !sru__keep(&layer, &y, io, T * B, l, f, &kept[l]))
+                return sru__no_memory(c);
+            if (io->saved && io->saved[l])
+                status = c->op->copy(c, io->saved[l] + t0 * B * y.in, in, T * B * y.in * 4);
+            if (status) break;
+            status = sru__layer_forward(&layer, m, io, &y, l, t0, T, in, out, state, &kept[l]);
+            in = out;
+            at = y.end;
+        }
+        if (c->measure || !io->T || !B) break;          /* no chunk is longer than the first */
+    }
+    return status;
+}
+
+SRUDEF sru_status sru_forward(const sru_context *ctx, const sru_model *model, const sru_io *io)
+{
+    sru__call call;
+    sru_context c;
+    sru_status status;
+    if (ctx) c = *ctx;
+    else memset(&c, 0, sizeof c);
+    status = sru__check_call(&c, model, io, "sru_forward");
+    if (status) return status;
+    if (io->T && io->B && !io->h) return SRU__FAIL(&c, SRU_EINVAL, "sru_forward: h is NULL");
+    call.m = model;
+    call.io = io;
+    return sru__run(&c, sru__forward_run, &call);
+}
+
+#ifndef SRU_NO_BACKWARD
+/* From dp, which is overwritten, to da = beta da + ... (NULL: not wanted). */
+static sru_status sru__project_backward(const sru_context *ctx, const sru_model *m,
+                                        const sru_io *io, const sru__layer *y, int l,
+                                        const float *a, float *da, float beta, float *dp,
+                                        float *const *dw, const sru__kept *k)
+{
+    sru_context c = *ctx;
+    const sru_backend *op = c.op;
+    const size_t rows = io->T * io->B, memory = sru__memory_length(y, io, l) * io->B;
+    const float *w = sru__weights(m, &y->slot[SRU__PROJECTION]);
+    sru_status status = SRU_OK;
+    if (y->drop_p > 0)
+        status = op->dropout(&c, dp, dp, NULL, y->drop_p, sru__id(l, 3), 0, 1, rows * y->P);
+    if (!status && y->projected_norm)
+        status = op->layernorm_backward(&c, dp, dw[SRU__PROJECTED_GAIN], dw[SRU__PROJECTED_SHIFT],
+                                        dp, y->attention ? k->o : k->z,
+                                        sru__weights(m, &y->slot[SRU__PROJECTED_GAIN]), k->p_stats,
+                                        0, rows, y->P);
+    if (!status && y->attention) {      /* forward: o = q + alpha*a, q and kv = W z of z */
+        sru_attention s;
+        float *dz = sru__take_floats(&c, (memory + rows) * y->P);
+        float *dkv = sru__take_floats(&c, (memory + rows) * 2 * y->P);
+        if (!dz || !dkv) return sru__no_memory(&c);
+        sru__fill_attention(&s, m, y, io, l, 0, io->T, k);
+        s.dout = dp;
+        s.dq = dz + memory * y->P;
+        s.dkv = dkv;
+        s.dalpha = dw[SRU__ALPHA];
+        status = op->attention_backward(&c, &s);
+        if (!status && memory) status = op->copy(&c, dz, NULL, memory * y->P * 4);
+        if (!status)
+            status = op->linear_backward(&c, dz, dw[SRU__KEYS_VALUES], NULL, dkv, k->z,
+                                         sru__weights(m, &y->slot[SRU__KEYS_VALUES]), 1,
+                                         memory + rows, 2 * y->P, y->P);
+        if (!status && memory)
+            status = op->linear_backward(&c, io->dmemory ? io->dmemory[l] : NULL,
+                                         dw[SRU__PROJECTION], NULL, dz, io->memory[l], w, 0, memory,
+                                         y->P, y->in);
+        dp = dz + memory * y->P;
+    }
+    if (!status)                        /* forward: z = W0 a */
+        status = op->linear_backward(&c, da, dw[SRU__PROJECTION], NULL, dp, a, w, beta, rows, y->P,
+                                     y->in);
+    return status;
+}
+
+/* Layer l: from dh, which is overwritten, to dx (NULL: not wanted). */
+static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m, const sru_io *io,
+                                      int l, const float *in, const float *c0, float *dx, float *dh,
+                                      const sru__kept *k)
+{
+    sru_context c = *ctx;
+    const sru_backend *op = c.op;
+    const sru__layer y = sru__layer_at(&m->config, SRU_PLAIN, l);
+    const size_t T = io->T, rows = T * io->B;
+    const float *gain = sru__weights(m, &y.slot[SRU__GAIN]);
+    const float highway = y.skip ? 1.0f : 0.0f;     /* dx holds its part, to be added to */
+    float *dw[SRU__SLOTS], *da = dx;
+    sru_status status = SRU_OK;
+    sru_scan s;
+    int i;
+    for (i = 0; i < SRU__SLOTS; i++)
+        dw[i] = io->grads && y.slot[i].rows
+              ? (float *)(void *)((char *)io->grads + y.slot[i].at) : NULL;
+    if (y.drop_out > 0)
+        status = op->dropout(&c, dh, dh, io->layer_dropout_mask
+                             ? io->layer_dropout_mask + (size_t)l * rows * y.N : NULL, y.drop_out,
+                             sru__id(l, 2), 0, 1, rows * y.N);
+    if (!status && y.norm == 2)
+        status = op->layernorm_backward(&c, dh, dw[SRU__GAIN], dw[SRU__SHIFT], dh, k->g, gain,
+                                        k->stats, 0, rows, y.N);
+    if (status) return status;
+
+    /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of it */
+    if (k->a) da = dx || y.norm == 1 ? sru__take_floats(&c, rows * y.in) : NULL;
+    if (k->a && (dx || y.norm == 1) && !da) return sru__no_memory(&c);
+    sru__fill_scan(&s, m, &y, io, l, T, in, k);
+    s.mask_pad = io->mask_pad;
+    s.c0 = c0 + (size_t)l * y.N;
+    s.dh = dh;
+    s.dc = io->dstate ? io->dstate + (size_t)l * y.N : NULL;
+    s.du = k->u;
+    s.dx = y.skip ? dx : NULL;
+    s.da = y.P ? sru__take_floats(&c, rows * y.P) : da;
+    if (y.P && !s.da) return sru__no_memory(&c);
+    s.dw = dw[SRU__WEIGHT];
+    s.dv = m->config.v1 ? NULL : dw[SRU__WEIGHT_C];
+    s.dbias = dw[SRU__BIAS];
+    status = op->scan_backward(&c, &s);
+    if (!status && y.P)
+        status = sru__project_backward(&c, m, io, &y, l, k->a ? k->a : in, da,
+                                       da == dx ? highway : 0, s.da, dw, k);
+    if (!status && da && sru__drops_x(&y, io))
+        status = op->dropout(&c, y.norm == 1 ? da : dx, da, sru__mask_x(m, &y, io, l), y.drop_x,
+                             sru__id(l, 0), y.norm == 1 ? 0 : highway, T, io->B * y.in);
+    if (!status && y.norm == 1)
+        status = op->layernorm_backward(&c, dx, dw[SRU__GAIN], dw[SRU__SHIFT], da, in, gain,
+                                        k->stats, highway, rows, y.in);
+    return status;
+}
+
+static sru_status sru__backward_run(sru_context *c, const void *args)
+{
+    const sru_model *m = ((const sru__call *)args)->m;
+    const sru_io *io = ((const sru__call *)args)->io;
+    const sru_config *f = &m->config;
+    const int L = sru__layers(f);
+    const size_t N = sru__width(f), rows = io->T * io->B;
+    const sru__slot first = sru__first_slot(f);
+    sru__kept kept[SRU_MAX_LAYERS];
+    sru_context tape = sru__tape_memory(c, io);
+    float *tape_state = NULL, *d[2] = { NULL, NULL };
+    sru_status status;
+    size_t ignored = 0;
+    int l;
+    if (c->measure) tape.measure = &ignored;
+    if (!sru__tape(&tape, m, io, &tape_state, kept)) return sru__no_memory(c);
+    d[0] = sru__take_floats(c, rows * N);
+    d[1] = sru__take_floats(c, rows * N);
+    if (!d[0] || !d[1]) return sru__no_memory(c);
+    status = c->op->copy(c, d[0], io->dh, rows * N * 4);
+    for (l = L - 1; l >= 0 && !status; l--) {
+        float *dx = l > 0 || first.rows ? d[1] : io->dx, *swap = d[0];
+        status = sru__layer_backward(c, m, io, l, kept[l].in ? kept[l].in : io->x, tape_state, dx,
+                                     d[0], &kept[l]);
+        d[0] = d[1];
+        d[1] = swap;
+    }
+    if (first.rows && !status)
+        status = c->op->linear_backward(c, io->dx, io->grads, NULL, d[0], io->x,
+                                        sru__weights(m, &first), 0, rows, N, first.cols);
+    return status;
+}
+
+SRUDEF sru_status sru_backward(const sru_context *ctx, const sru_model *model, const sru_io *io)
+{
+    sru__call call;
+    sru_context c;
+    sru_status status;
+    if (ctx) c = *ctx;
+    else memset(&c, 0, sizeof c);
+    status = sru__check_call(&c, model, io, "sru_backward");
+    if (status) return status;
+    if (!io->tape) return SRU__FAIL(&c, SRU_EINVAL, "sru_backward: there is no tape of a forward");
+    if (io->T && io->B && !io->dh) return SRU__FAIL(&c, SRU_EINVAL, "sru_backward: dh is NULL");
+    call.m = model;
+    call.io = io;
+    return sru__run(&c, sru__backward_run, &call);
+}
+#endif
+
+SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model *model, size_t T,
+                           size_t B)
+{
+    void *const some = (void *)(uintptr_t)64;           /* an address that nobody uses */
+    sru_context c;
+    sru_model m;
+    sru_io io;
+    sru_status status;
+    if (ctx) c = *ctx;
+    else memset(&c, 0, sizeof c);
+    if (!n || !model) return SRU__FAIL(&c, SRU_EINVAL, "sru_size: a pointer is NULL");
+    memset(n, 0, sizeof *n);
+    memset(&io, 0, sizeof io);
+    m = *model;
+    m.weights = some;
+    io.T = T;
+    io.B = B;
+    io.x = (const float *)some;
+    io.h = (float *)some;
+    c.work_used = 0;
+    c.measure = &n->work;
+    status = sru_forward(&c, &m, &io);
+    if (status) return status;
+    n->weights = sru__layer_at(&m.config, m.type, sru__layers(&m.config) - 1).end;
+    n->state = sru__state_floats(&m.config);
+#ifndef SRU_NO_BACKWARD
+    if (m.type == SRU_PLAIN) {
+        float *state;
+        sru__kept kept[SRU_MAX_LAYERS];
+        io.tape = some;
+        io.dh = (const float *)some;
+        io.dx = io.grads = (float *)some;
+        c.measure = &n->train_work;
+        status = sru_forward(&c, &m, &io);
+        if (!status) status = sru_backward(&c, &m, &io);
+        c.measure = &n->tape;
+        if (!status && !sru__tape(&c, &m, &io, &state, kept)) status = sru__no_memory(&c);
+    }
+#endif
+    return status;
+}
+
+/* ---- initialisation -------------------------------------------------------------------------- */
+
+static void sru__fill_uniform(float *w, size_t n, double bound, uint64_t seed, int layer, int slot)
+{
+    const uint64_t key = sru__key(seed, 0, (uint64_t)(layer * 256 + slot));
+    size_t i;
+    for (i = 0; i < n; i++)
+        w[i] = (float)((2.0 * (double)sru__uniform(key, i) - 1.0) * bound);
+}
+
+static void sru__scale(float *w, size_t n, double by)
+{
+    size_t i;
+    for (i = 0; i < n; i++) w[i] = (float)((double)w[i] * by);
+}
+
+static void sru__fill(float *w, size_t n, float value)
+{
+    size_t i;
+    for (i = 0; i < n; i++) w[i] = value;
+}
+
+SRUDEF sru_status sru_init(float *weights, const sru_config *config, uint64_t seed)
+{
+    const sru_config *f = config;
+    sru__slot first;
+    int l, k;
+    if (!weights || !f || sru__check_config(f, NULL)) return SRU_EINVAL;
+    first = sru__first_slot(f);
+    if (first.rows)             /* nn.Linear's own initialisation; in SRU++ as all others */
+        sru__fill_uniform(weights, first.rows * first.cols, f->arch == SRU_ARCH_SRUPP
+                          ? sru__dsqrt(6.0 / (double)(first.rows + first.cols))
+                          : sru__dsqrt(1.0 / (double)first.cols), seed, SRU_MAX_LAYERS, 0);
+    for (l = 0; l < sru__layers(f); l++) {
+        const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
+        const int old = f->arch == SRU_ARCH_SRU;
+        const size_t rows = y.slot[SRU__WEIGHT].rows, cols = y.slot[SRU__WEIGHT].cols;
+        float *w[SRU__SLOTS];
+        double v = (double)f->weight_c_init;
+        for (k = 0; k < SRU__SLOTS; k++)
+            w[k] = (float *)(void *)((char *)weights + y.slot[k].at);
+        /* 2.x: variance 1/columns. 3.0-dev: Glorot and Bengio 2010, 2/(rows + columns) */
+        sru__fill_uniform(w[SRU__WEIGHT], rows * cols,
+                          sru__dsqrt(old ? 3.0 / (double)cols : 6.0 / (double)(rows + cols)), seed,
+                          l, SRU__WEIGHT);
+        if (y.P)
+            sru__fill_uniform(w[SRU__PROJECTION], y.P * y.in,
+                              sru__dsqrt(old ? 3.0 / (double)y.in : 6.0 / (double)(y.P + y.in)),
+                              seed, l, SRU__PROJECTION);
+        for (k = 0; old && k < (int)y.K; k++) {     /* so that what flows keeps its variance */
+            double by = sru__dsqrt(1 - (double)y.drop_x);
+            if (k == 0) by *= sru__dsqrt(1 - (double)y.drop_c);
+            if ((k == 1 || k == 2) && !f->v1) by *= sru__dsqrt(0.5);
+            if (k == 3) by *= (double)y.scale_x;
+            if (y.norm) by *= 0.1;
+            sru__scale(w[SRU__WEIGHT] + (size_t)k * y.N * cols, y.N * cols, by);
+        }
+        if (y.attention)
+            sru__fill_uniform(w[SRU__KEYS_VALUES], 2 * y.P * y.P,
+                              sru__dsqrt(6.0 / (double)(3 * y.P)), seed, l, SRU__KEYS_VALUES);
+        if (y.attention) sru__fill(w[SRU__ALPHA], 1, 0);
+        if (y.drop_p > 0) sru__scale(w[SRU__WEIGHT], rows * cols, sru__dsqrt(1 - (double)y.drop_p));
+        if (y.projected_norm) {
+            sru__fill(w[SRU__PROJECTED_GAIN], y.P, 1);
+            sru__fill(w[SRU__PROJECTED_SHIFT], y.P, 0);
+        }
+        if (v == 0) v = old ? sru__dsqrt(1.5) : 1;
+        sru__fill_uniform(w[SRU__WEIGHT_C], 2 * y.N, f->v1 ? 0 : v, seed, l, SRU__WEIGHT_C);
+        if (f->v1) sru__fill(w[SRU__WEIGHT_C], 2 * y.N, 0);     /* and no -0 */
+        sru__fill(w[SRU__BIAS], y.N, 0);
+        sru__fill(w[SRU__BIAS] + y.N, y.N, f->highway_bias);
+        if (y.norm) {
+            sru__fill(w[SRU__GAIN], y.slot[SRU__GAIN].rows, 1);
+            sru__fill(w[SRU__SHIFT], y.slot[SRU__SHIFT].rows, 0);
+        }
+    }
+    return SRU_OK;
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
+                           const sru_model *from)
+{
+    sru_context c;
+    sru_status status;
+    sru__slot first;
+    size_t g, n;
+    int l, i;
+    if (ctx) c = *ctx;
+    else memset(&c, 0, sizeof c);
+    if (!c.op) c.op = sru_cpu();
+    if (!to || !weights || !from || !from->weights)
+        return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: a pointer is NULL");
+    if (from->type != SRU_PLAIN || (unsigned)to->type > SRU_Q8)
+        return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: packs SRU_PLAIN weights into another type");
+    status = sru__check_config(&from->config, c.error);
+    if (status) return status;
+    to->config = from->config;
+    to->weights = weights;
+    first = sru__first_slot(&from->config);
+    status = c.op->copy(&c, weights, NULL, sru__layer_at(&from->config, to->type,
+                                                         sru__layers(&from->config) - 1).end);
+    if (status) return status;
+    if (first.rows)
+        c.op->pack(&c, weights, to->type, sru__weights(from, &first), first.rows, first.cols);
+    for (l = 0; l < sru__layers(&from->config) && !status; l++) {
+        const sru__layer a = sru__layer_at(&from->config, SRU_PLAIN, l);
+        const sru__layer b = sru__layer_at(&from->config, to->type, l);
+        for (i = 0; i < SRU__SLOTS && !status; i++) {
+            const float *w = sru__weights(from, &a.slot[i]);
+            char *out = (char *)weights + b.slot[i].at;
+            if (!w) continue;
+            n = a.slot[i].rows / sru__groups(&a, i);
+            if (!a.slot[i].matrix)
+                status = c.op->copy(&c, out, w, a.slot[i].rows * 4);
+            else
+                for (g = 0; g < sru__groups(&a, i); g++)
+                    out += c.op->pack(&c, out, to->type, w + g * n * a.slot[i].cols, n,
+                                      a.slot[i].cols);
+        }
+    }
+    return status;
+}
+
+/* =================================================================================================
+   Files: safetensors. Eight bytes with the header's length, a header in JSON, then the data:
+   {"__metadata__":{"module":"SRU","config":"{...}"},"name":{"dtype":"F32","shape":[2,3],
+   "data_offsets":[0,24]}, ...}. Nothing read from a file is trusted, and nothing is allocated. */
+
+typedef struct sru__file {
+    const char *header;
+    size_t header_size;
+    const unsigned char *data;
+    size_t data_size;
+    char *error;
+} sru__file;
+
+enum { SRU__RANK = 8, SRU__NAME = 128, SRU__TEXT = 2048, SRU__HEADER = 1 << 20 };
+
+typedef struct sru__entry {
+    char name[SRU__NAME];
+    int dtype;
+    size_t rank, shape[SRU__RANK], count, begin, end;
+} sru__entry;
+
+/* The first four are floats, the next three small whole numbers: these can be read. */
+static const struct { const char *name; size_t bytes; } sru__dtypes[] = {
+    { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "F64", 8 }, { "U8", 1 }, { "I8", 1 },
+    { "BOOL", 1 }, { "I16", 2 }, { "U16", 2 }, { "I32", 4 }, { "U32", 4 }, { "I64", 8 },
+    { "U64", 8 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }
+};
+enum { SRU__READABLE = 7, SRU__DTYPES = sizeof sru__dtypes / sizeof *sru__dtypes };
+
+static uint64_t sru__little(const unsigned char *p, size_t n)
+{
+    uint64_t x = 0;
+    while (n--) x = x << 8 | p[n];
+    return x;
+}
+
+static float sru__from_f16(uint32_t h)
+{
+    const uint32_t sign = (h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3ff;
+    uint32_t bits;
+    float x;
+    if (!e) {                               /* zero, or m/2^24 */
+        x = (float)m * (1.0f / 16777216.0f);
+        memcpy(&bits, &x, 4);
+        bits |= sign;
+    } else {
+        bits = sign | (e == 31 ? 0x7f800000 : (e + 112) << 23) | m << 13;
+    }
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static float sru__decode(const unsigned char *p, int dtype)
+{
+    uint32_t bits;
+    float x;
+    if (dtype == 3) {
+        const uint64_t wide = sru__little(p, 8);
+        double y;
+        memcpy(&y, &wide, 8);
+        return (float)y;
+    }
+    if (dtype == 1) return sru__from_f16((uint32_t)sru__little(p, 2));
+    if (dtype == 5) return (float)(p[0] < 128 ? p[0] : p[0] - 256);
+    if (dtype >= 4) return (float)p[0];
+    bits = dtype == 2 ? (uint32_t)sru__little(p, 2) << 16 : (uint32_t)sru__little(p, 4);
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* Row k*n + i is unit i of matrix k of n units; interleaved, it is the file's i*matrices + k. */
+static float sru__value(const sru__source *s, size_t row, size_t col)
+{
+    float x;
+    size_t at;
+    if (s->interleave) {
+        const size_t n = s->rows / s->interleave;
+        row = row % n * s->interleave + row / n;
+    }
+    at = s->transpose ? col * s->rows + row : row * s->cols + col;
+    if (s->dtype != SRU__NATIVE)
+        return sru__decode(s->bytes + at * sru__dtypes[s->dtype].bytes, s->dtype);
+    memcpy(&x, s->bytes + at * 4, 4);
+    return x;
+}
+
+/* ---- JSON: objects of a fixed form, no recursion --------------------------------------------- */
+
+typedef struct sru__json {
+    const char *start, *p, *end;
+    char *error;
+    const char *what;               /* it is part of, for the sentence */
+    int bad, metadata;              /* a fault was found; the metadata have been seen */
+} sru__json;
+
+static sru__json sru__json_of(const char *text, size_t size, const char *what, char *error)
+{
+    sru__json j;
+    j.start = j.p = text;
+    j.end = text + size;
+    j.error = error;
+    j.what = what;
+    j.bad = j.metadata = 0;
+    return j;
+}
+
+static int sru__expected(sru__json *j, const char *what)
+{
+    if (!j->bad)
+        sru__say(j->error, "%s is damaged: expected %s at byte %u", j->what, what,
+                 (size_t)(j->p - j->start));
+    j->bad = 1;
+    return 0;
+}
+
+static int sru__peek(sru__json *j)
+{
+    while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r'))
+        j->p++;
+    return j->p < j->end ? (unsigned char)*j->p : -1;
+}
+
+static int sru__accept(sru__json *j, char c)
+{
+    if (j->bad || sru__peek(j) != c) return 0;
+    j->p++;
+    return 1;
+}
+
+static int sru__expect(sru__json *j, char c)
+{
+    char what[4] = { '\'', 0, '\'', 0 };
+    what[1] = c;
+    return sru__accept(j, c) || sru__expected(j, what);
+}
+
+static int sru__hex4(sru__json *j, uint32_t *code)
+{
+    int i;
+    *code = 0;
+    for (i = 0; i < 4; i++) {
+        const int c = j->p < j->end ? *j->p : 0;
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return sru__expected(j, "four hexadecimal digits");
+        *code = *code << 4 | (uint32_t)digit;
+        j->p++;
+    }
+    return 1;
+}
+
+/* A string, decoded, into text; at most size-1 bytes. text NULL: skipped. */
+static int sru__string(sru__json *j, char *text, size_t size)
+{
+    static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    size_t n = 0, i;
+    if (!sru__accept(j, '"')) return sru__expected(j, "a string");
+    while (j->p < j->end && *j->p != '"') {
+        uint32_t code = (unsigned char)*j->p++, low;
+        char bytes[4];
+        size_t count = 1;
+        bytes[0] = (char)code;
+        if (code < 32) return sru__expected(j, "no control character");
+        if (code == '\\') {
+            const char *e = j->p < j->end && *j->p ? strchr(escapes, *j->p) : NULL;
+            if (e) {
+                bytes[0] = meant[e - escapes];
+                j->p++;
+            } else {
+                if (j->p >= j->end || *j->p++ != 'u') return sru__expected(j, "an escape");
+                if (!sru__hex4(j, &code)) return 0;
+                if (code >= 0xd800 && code < 0xdc00) {
+                    if (j->end - j->p < 2 || *j->p++ != '\\' || *j->p++ != 'u')
+                        return sru__expected(j, "the second half of a surrogate pair");
+                    if (!sru__hex4(j, &low)) return 0;
+                    if (low < 0xdc00 || low > 0xdfff)
+                        return sru__expected(j, "the second half of a surrogate pair");
+                    code = 0x10000 + ((code - 0xd800) << 10 | (low - 0xdc00));
+                } else if ((code >= 0xdc00 && code < 0xe000) || !code) {
+                    return sru__expected(j, "a character");
+                }
+                if (code < 0x80) {
+                    bytes[0] = (char)code;
+                } else if (code < 0x800) {
+                    count = 2;
+                    bytes[0] = (char)(0xc0 | code >> 6);
+                } else if (code < 0x10000) {
+                    count = 3;
+                    bytes[0] = (char)(0xe0 | code >> 12);
+                } else {
+                    count = 4;
+                    bytes[0] = (char)(0xf0 | code >> 18);
+                }
+                for (i = 1; i < count; i++)
+                    bytes[i] = (char)(0x80 | (code >> 6 * (count - 1 - i) & 63));
+            }
+        }
+        if (!text) continue;
+        if (n + count >= size) return sru__expected(j, "a shorter string");
+        memcpy(text + n, bytes, count);
+        n += count;
+    }
+    if (text) text[n] = 0;
+    return sru__accept(j, '"') || sru__expected(j, "the end of a string");
+}
+
+/* A whole number without sign that fits a size_t. */
+static int sru__whole(sru__json *j, size_t *value)
+{
+    const int first = sru__peek(j);
+    size_t x = 0;
+    if (first < '0' || first > '9') return sru__expected(j, "a whole number");
+    if (first == '0' && j->end - j->p > 1 && j->p[1] >= '0' && j->p[1] <= '9')
+        return sru__expected(j, "a number without leading zeros");
+    for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++) {
+        const size_t digit = (size_t)(*j->p - '0');
+        if (x > (SIZE_MAX - digit) / 10) return sru__expected(j, "a smaller number");
+        x = x * 10 + digit;
+    }
+    if (j->p < j->end && (*j->p == '.' || *j->p == 'e' || *j->p == 'E'))
+        return sru__expected(j, "a whole number");
+    *value = x;
+    return 1;
+}
+
+/* [a, b, ...], at most `most` of them; returns how many in count. */
+static int sru__list(sru__json *j, size_t *values, size_t most, size_t *count)
+{
+    *count = 0;
+    if (!sru__expect(j, '[')) return 0;
+    if (sru__accept(j, ']')) return 1;
+    do {
+        if (*count == most) return sru__expected(j, "fewer numbers in a list");
+        if (!sru__whole(j, &values[(*count)++])) return 0;
+    } while (sru__accept(j, ','));
+    return sru__expect(j, ']');
+}
+
+/* Digits, at least one; x becomes x*10 + digit for each. Returns how many. */
+static int sru__digits(sru__json *j, double *x)
+{
+    int n = 0;
+    for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++, n++) *x = *x * 10 + (*j->p - '0');
+    return n;
+}
+
+/* A number, which may have a sign, a fraction and an exponent. */
+static int sru__number(sru__json *j, double *value)
+{
+    const int negative = sru__accept(j, '-');
+    const char *const first = j->p;
+    double x = 0, e = 0, by = 1;
+    int power = 0, minus = 0;
+    const int digits = sru__digits(j, &x);
+    if (!digits || digits > 300 || (digits > 1 && *first == '0'))
+        return sru__expected(j, "a number");
+    if (j->p < j->end && *j->p == '.') {
+        j->p++;
+        power = -sru__digits(j, &x);
+        if (!power || power < -300) return sru__expected(j, "a number");
+    }
+    if (j->p < j->end && (*j->p == 'e' || *j->p == 'E')) {
+        j->p++;
+        if (j->p < j->end && (*j->p == '-' || *j->p == '+')) minus = *j->p++ == '-';
+        if (!sru__digits(j, &e)) return sru__expected(j, "a number");
+        if (e > 1000) e = 1000;
+        power += minus ? -(int)e : (int)e;
+    }
+    for (; power > 0 && x != 0 && x < 1e300; power--) x *= 10;
+    if (power > 0 && x != 0) return sru__expected(j, "a smaller number");
+    for (; power < 0 && by < 1e300; power++) by *= 10;      /* one division is the most exact */
+    x = power < 0 ? 0 : x / by;
+    *value = negative ? -x : x;
+    return 1;
+}
+
+static int sru__word(sru__json *j, const char *word)
+{
+    const size_t n = strlen(word);
+    sru__peek(j);
+    if (j->bad || (size_t)(j->end - j->p) < n || memcmp(j->p, word, n)) return 0;
+    j->p += n;
+    return 1;
+}
+
+/* ---- the container --------------------------------------------------------------------------- */
+
+/* The next tensor of the header, in 1; 0 at its end or, with j->bad, at a fault. The metadata are
+   passed over, unless wanted: then the value of that key goes to text. */
+static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const char *wanted,
+                     char *text)
+{
+    char key[16];
+    size_t offsets[2], count, i;
+    int seen;
+    if (j->bad) return 0;
+    if (j->p == j->start) {
+        if (!sru__expect(j, '{') || sru__accept(j, '}')) goto end;
+    } else if (!sru__accept(j, ',')) {
+        sru__expect(j, '}');
+        goto end;
+    }
+    if (!sru__string(j, e->name, sizeof e->name) || !sru__expect(j, ':')) return 0;
+    if (!strcmp(e->name, "__metadata__")) {
+        if (j->metadata++) return sru__expected(j, "no second __metadata__");
+        if (!sru__expect(j, '{')) return 0;
+        if (!sru__accept(j, '}')) {
+            do {
+                char name[SRU__NAME];
+                if (!sru__string(j, name, sizeof name) || !sru__expect(j, ':')) return 0;
+                if (!sru__string(j, wanted && !strcmp(name, wanted) ? text : NULL, SRU__TEXT))
+                    return 0;
+            } while (sru__accept(j, ','));
+            if (!sru__expect(j, '}')) return 0;
+        }
+        /* what follows is a tensor, or the end: seen as if the metadata had not been there */
+        if (sru__peek(j) == ',') return sru__next(j, file, e, NULL, NULL);
+        sru__expect(j, '}');
+        goto end;
+    }
+    if (!e->name[0]) return sru__expected(j, "a tensor's name");
+    if (!sru__expect(j, '{')) return 0;
+    for (seen = 0; seen != 7;) {
+        if (seen && !sru__expect(j, ',')) return 0;
+        if (!sru__string(j, key, sizeof key) || !sru__expect(j, ':')) return 0;
+        if (!strcmp(key, "dtype") && !(seen & 1)) {
+            seen |= 1;
+            if (!sru__string(j, key, sizeof key)) return 0;
+            for (i = 0; i < SRU__DTYPES && strcmp(key, sru__dtypes[i].name); i++) { }
+            if (i == SRU__DTYPES) {
+                sru__say(j->error, "tensor '%s' has the unknown type '%s'", e->name, key);
+                j->bad = 1;
+                return 0;
+            }
+            e->dtype = (int)i;
+        } else if (!strcmp(key, "shape") && !(seen & 2)) {
+            seen |= 2;
+            if (!sru__list(j, e->shape, SRU__RANK, &e->rank)) return 0;
+        } else if (!strcmp(key, "data_offsets") && !(seen & 4)) {
+            seen |= 4;
+            if (!sru__list(j, offsets, 2, &count)) return 0;
+            if (count != 2) return sru__expected(j, "two data_offsets");
+        } else {
+            return sru__expected(j, "dtype, shape and data_offsets, each once");
+        }
+    }
+    if (!sru__expect(j, '}')) return 0;
+    e->count = 1;
+    for (i = 0; i < e->rank; i++)
+        if (!e->shape[i]) e->count = 0;
+    for (i = 0; i < e->rank && e->count; i++) e->count = sru__product(2, e->count, e->shape[i]);
+    e->begin = offsets[0];
+    e->end = offsets[1];
+    if (e->begin > e->end || e->end > file->data_size) {
+        sru__say(j->error, "tensor '%s' lies at bytes %u to %u, but the file has %u bytes of data",
+                 e->name, e->begin, e->end, file->data_size);
+        j->bad = 1;
+    } else if (sru__product(2, e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin) {
+        sru__say(j->error, "tensor '%s' has %u bytes of data, which its shape does not take up",
+                 e->name, e->end - e->begin);
+        j->bad = 1;
+    }
+    return !j->bad;
+end:
+    if (!j->bad && sru__peek(j) != -1) sru__expected(j, "the end of the header");
+    return 0;
+}
+
+static sru__json sru__header(const sru__file *file)
+{
+    return sru__json_of(file->header, file->header_size, "the file's header", file->error);
+}
+
+/* Checks the whole of a file, so that what follows need not. */
+static sru_status sru__open(sru__file *file, const void *bytes, size_t size, char *error)
+{
+    const unsigned char *p = (const unsigned char *)bytes;
+    sru__json i, j;
+    sru__entry a, b;
+    size_t total = 0, count = 0;
+    uint64_t n;
+    file->error = error;
+    if (error) error[0] = 0;
+    if (!bytes) return sru__say(error, "the file is NULL"), SRU_EINVAL;
+    if (size < 8)
+        return sru__say(error, "the file has %u bytes, too few for safetensors", size), SRU_EFILE;
+    n = sru__little(p, 8);
+    if (n > size - 8)
+        return sru__say(error, "the file is cut short, or not safetensors: its header should have "
+                        "more bytes than the %u that follow", size - 8), SRU_EFILE;
+    if (n > SRU__HEADER)
+        return sru__say(error, "the file's header has more than %u bytes", (size_t)SRU__HEADER),
+               SRU_EFILE;
+    file->header = (const char *)p + 8;
+    file->header_size = (size_t)n;
+    file->data = p + 8 + file->header_size;
+    file->data_size = size - 8 - file->header_size;
+    for (i = sru__header(file); sru__next(&i, file, &a, NULL, NULL); total += a.end - a.begin) {
+        if (++count > 4096)
+            return sru__say(error, "the file has more than 4096 tensors"), SRU_EFILE;
+        for (j = i; sru__next(&j, file, &b, NULL, NULL);) {
+            if (!strcmp(a.name, b.name))
+                return sru__say(error, "the file has two tensors '%s'", a.name), SRU_EFILE;
+            if (a.begin < b.end && b.begin < a.end)
+                return sru__say(error, "tensors '%s' and '%s' overlap", a.name, b.name), SRU_EFILE;
+        }
+        if (j.bad) return SRU_EFILE;
+    }
+    if (i.bad) return SRU_EFILE;
+    if (total != file->data_size)
+        return sru__say(error, "the tensors take up %u bytes, but the file has %u bytes of data",
+                        total, file->data_size), SRU_EFILE;
+    return SRU_OK;
+}
+
+static int sru__find(const sru__file *file, const char *name, sru__entry *e)
+{
+    sru__json j = sru__header(file);
+    while (sru__next(&j, file, e, NULL, NULL))
+        if (!strcmp(e->name, name)) return 1;
+    return 0;
+}
+
+/* The text of a key of the metadata; empty if there is none, or it is too long. */
+static sru_status sru__metadata(const sru__file *file, const char *key, char text[SRU__TEXT])
+{
+    sru__json j = sru__header(file);
+    sru__entry e;
+    text[0] = 0;
+    while (sru__next(&j, file, &e, key, text)) { }
+    if (!j.bad) return SRU_OK;
+    text[0] = 0;
+    sru__say(file->error, "the metadata's %s is longer than %u bytes", key, (size_t)SRU__TEXT - 1);
+    return SRU_EFILE;
+}
+
+/* "(2,3)" */
+static const char *sru__shape_text(char text[64], const size_t *shape, size_t rank)
+{
+    size_t n = 0, i;
+    text[n++] = '(';
+    for (i = 0; i < rank && n < 40; i++) {
+        char number[SRU_ERROR_SIZE];
+        sru__say(number, i ? ",%u" : "%u", shape[i]);
+        memcpy(text + n, number, sru__min(strlen(number), 62 - n));
+        n += sru__min(strlen(number), 62 - n);
+    }
+    text[n++] = ')';
+    text[n] = 0;
+    return text;
+}
+
+static sru_status sru__check_entry(const sru__file *file, const sru__entry *e, const size_t *shape,
+                                   size_t rank)
+{
+    char is[64], should[64];
+    if (rank != e->rank || memcmp(shape, e->shape, rank * sizeof *shape))
+        return sru__say(file->error, "tensor '%s' should have the shape %s, but has %s in the file",
+                        e->name, sru__shape_text(should, shape, rank),
+                        sru__shape_text(is, e->shape, e->rank)), SRU_EFILE;
+    if (e->dtype >= SRU__READABLE)
+        return sru__say(file->error, "tensor '%s' has the type %s, which cannot be read as float",
+                        e->name, sru__dtypes[e->dtype].name), SRU_EFILE;
+    return SRU_OK;
+}
+
+static sru__source sru__source_of(const sru__file *file, const sru__entry *e, size_t rows,
+                                  size_t cols, size_t interleave, int transpose)
+{
+    sru__source s;
+    s.bytes = file->data + e->begin;
+    s.dtype = e->dtype;
+    s.rows = rows;
+    s.cols = cols;
+    s.interleave = interleave;
+    s.transpose = transpose;
+    return s;
+}
+
+static void sru__copy_values(float *to, const sru__source *s)
+{
+    size_t i, j;
+    for (i = 0; i < s->rows; i++)
+        for (j = 0; j < s->cols; j++) to[i * s->cols + j] = sru__value(s, i, j);
+}
+
+static size_t sru__rank(const sru_tensor *t)
+{
+    size_t rank = 0;
+    while (rank < 4 && t->shape[rank]) rank++;
+    return rank;
+}
+
+/* Rows of a tensor in memory that the file interleaves or transposes; 0: it cannot be so. */
+static size_t sru__ordered_rows(const sru_tensor *t)
+{
+    const size_t rows = t->shape[t->transpose ? 1 : 0];
+    if (sru__rank(t) != 2 || t->interleave < 0 || (t->interleave && rows % (size_t)t->interleave))
+        return 0;
+    return rows;
+}
+
+SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size, char *error)
+{
+    sru__file file;
+    sru__entry e;
+    sru__source s;
+    sru_status status;
+    if (!t) return sru__say(error, "the tensor is NULL"), SRU_EINVAL;
+    status = sru__open(&file, bytes, size, error);
+    if (status) return status;
+    if (!sru__find(&file, t->name, &e))
+        return sru__say(error, "the file has no tensor '%s'", t->name), SRU_ENOENT;
+    if (!t->data) {
+        if (e.rank > 4 || (e.rank && !e.count))
+            return sru__say(error, "tensor '%s' is empty, or has more than 4 dimensions", t->name),
+                   SRU_EFILE;
+        memset(t->shape, 0, sizeof t->shape);
+        memcpy(t->shape, e.shape, e.rank * sizeof *e.shape);
+        return SRU_OK;
+    }
+    status = sru__check_entry(&file, &e, t->shape, sru__rank(t));
+    if (status) return status;
+    if (t->interleave || t->transpose) {
+        const size_t rows = sru__ordered_rows(t);
+        if (!rows)
+            return sru__say(error, "tensor '%s' cannot be reordered", t->name), SRU_EINVAL;
+        s = sru__source_of(&file, &e, rows, e.count / rows, (size_t)t->interleave, t->transpose);
+    } else {
+        s = sru__source_of(&file, &e, 1, e.count, 0, 0);
+    }
+    sru__copy_values(t->data, &s);
+    return SRU_OK;
+}
+
+/* ---- the configuration ----------------------------------------------------------------------- */
+
+/* The arguments of the reference's SRU (1), of its SRUpp (2), of both (3): i whole number, l the
+   same or -1, b Boolean, n Boolean negated here, f number or null, p projection size or list of
+   them, - without effect on results, 0 only null is understood. */
+static const struct { const char *name; char of, kind; size_t at; } sru__fields[] = {
+    { "input_size",                 3, 'i', offsetof(sru_config, input_size) },
+    { "hidden_size",                3, 'i', offsetof(sru_config, hidden_size) },
+    { "projection_size",            1, 'p', 0 },
+    { "proj_size",                  2, 'p', 0 },
+    { "num_layers",                 3, 'i', offsetof(sru_config, num_layers) },
+    { "dropout",                    3, 'f', offsetof(sru_config, dropout) },
+    { "rnn_dropout",                1, 'f', offsetof(sru_config, rnn_dropout) },
+    { "attn_dropout",               2, 'f', offsetof(sru_config, attn_dropout) },
+    { "num_heads",                  2, 'i', offsetof(sru_config, num_heads) },
+    { "bidirectional",              3, 'b', offsetof(sru_config, bidirectional) },
+    { "use_tanh",                   1, 'b', offsetof(sru_config, use_tanh) },
+    { "layer_norm",                 3, 'b', offsetof(sru_config, layer_norm) },
+    { "normalize_after",            3, 'b', offsetof(sru_config, normalize_after) },
+    { "attn_layer_norm",            2, 'n', offsetof(sru_config, no_attn_layer_norm) },
+    { "highway_bias",               3, 'f', offsetof(sru_config, highway_bias) },
+    { "attention_every_n_layers",   2, 'i', offsetof(sru_config, attention_every_n_layers) },
+    { "attention_last_n_layers",    2, 'l', offsetof(sru_config, attention_last_n_layers) },
+    { "has_skip_term",              1, 'n', offsetof(sru_config, no_skip_term) },
+    { "rescale",                    3, 'b', offsetof(sru_config, rescale) },
+    { "v1",                         1, 'b', offsetof(sru_config, v1) },
+    { "nn_rnn_compatible_return",   3, 'b', offsetof(sru_config, nn_rnn_compatible_return) },
+    { "proj_input_to_hidden_first", 3, 'b', offsetof(sru_config, proj_input_to_hidden_first) },
+    { "weight_c_init",              3, 'f', offsetof(sru_config, weight_c_init) },
+    { "amp_recurrence_fp16",        1, '-', 0 },
+    { "custom_m",                   1, '0', 0 },
+    { "transform_module",           1, '0', 0 }
+};
+enum { SRU__FIELDS = sizeof sru__fields / sizeof *sru__fields };
+
+static int sru__small(sru__json *j, size_t value)
+{
+    return value <= 0x7fffffff || sru__expected(j, "a smaller number");
+}
+
+static int sru__read_field(sru__json *j, sru_config *f, const char *name)
+{
+    size_t i, value = 0, list[SRU_MAX_LAYERS], n;
+    int truth, whole;
+    double number = 0;
+    float single;
+    for (i = 0; i < SRU__FIELDS && strcmp(name, sru__fields[i].name); i++) { }
+    if (i == SRU__FIELDS || !(sru__fields[i].of & (f->arch == SRU_ARCH_SRUPP ? 2 : 1))) {
+        sru__say(j->error, "the config has the argument '%s', which is unknown", name);
+        j->bad = 1;
+        return 0;
+    }
+    switch (sru__fields[i].kind) {
+    case 'l':
+        if (sru__word(j, "-1")) return 1;       /* none, and the default */
+        /* fall through */
+    case 'i':
+        if (!sru__whole(j, &value) || !sru__small(j, value)) return 0;
+        whole = (int)value;
+        memcpy((char *)f + sru__fields[i].at, &whole, sizeof whole);
+        return 1;
+    case 'p':
+        if (sru__peek(j) != '[') {
+            if (!sru__whole(j, &value) || !sru__small(j, value)) return 0;
+            f->projection_size = (int)value;
+            return 1;
+        }
+        if (!sru__list(j, list, SRU_MAX_LAYERS, &n)) return 0;
+        for (i = 0; i < n; i++) {
+            if (!sru__small(j, list[i])) return 0;
+            f->projection_sizes[i] = (int)list[i];
+        }
+        return 1;
+    case 'f':
+        if (sru__word(j, "null")) return 1;
+        if (!sru__number(j, &number)) return 0;
+        if (!(number > -1e38 && number < 1e38)) return sru__expected(j, "a smaller number");
+        single = (float)number;
+        memcpy((char *)f + sru__fields[i].at, &single, sizeof single);
+        return 1;
+    case '0':
+        if (sru__word(j, "null")) return 1;
+        sru__say(j->error, "the config has a '%s', which cannot be read from a file", name);
+        j->bad = 1;
+        return 0;
+    default:
+        truth = sru__word(j, "true");
+        if (!truth && !sru__word(j, "false")) return sru__expected(j, "true or false");
+        if (sru__fields[i].kind == '-') return 1;
+        truth ^= sru__fields[i].kind == 'n';
+        memcpy((char *)f + sru__fields[i].at, &truth, sizeof truth);
+        return 1;
+    }
+}
+
+static sru_status sru__read_config(const sru__file *file, sru_config *f)
+{
+    /* what the reference has no argument for stands beside config, so that SRU(**config) works */
+    static const char *const ours[] = { "layer_dropout", "causal", "window" };
+    char text[SRU__TEXT], name[SRU__NAME];
+    sru__json j;
+    size_t i;
+    memset(f, 0, sizeof *f);
+    if (sru__metadata(file, "module", text)) return SRU_EFILE;
+    if (!text[0])
+        return sru__say(file->error, "the file's metadata has no module: save it with metadata="
+                        "{\"module\": \"SRU\", \"config\": json.dumps(dict(input_size=...))}, or "
+                        "give a config to sru_load_bytes()"), SRU_EFILE;
+    if (!strcmp(text, "SRUpp")) {
+        f->arch = SRU_ARCH_SRUPP;
+        f->highway_bias = -2;                   /* the reference's default there */
+    } else if (strcmp(text, "SRU")) {
+        return sru__say(file->error, "the file holds a module %s: only SRU and SRUpp are supported",
+                        text), SRU_EFILE;
+    }
+    for (i = 0; i < sizeof ours / sizeof *ours; i++) {
+        double number = 0;
+        if (sru__metadata(file, ours[i], text)) return SRU_EFILE;
+        if (!text[0]) continue;
+        j = sru__json_of(text, strlen(text), ours[i], file->error);
+        if (!sru__number(&j, &number)) return SRU_EFILE;
+        if (sru__peek(&j) != -1) return sru__expected(&j, "its end"), SRU_EFILE;
+        if (!(number >= 0 && number <= 1 << 23))
+            return sru__say(file->error, "%s in the metadata is out of range", ours[i]), SRU_EFILE;
+        if (i == 0) f->layer_dropout = (float)number;
+        if (i == 1) f->causal = number != 0;
+        if (i == 2) f->window = (int)number;
+    }
+    if (sru__metadata(file, "config", text)) return SRU_EFILE;
+    if (!text[0])
+        return sru__say(file->error, "the file's metadata has no config"), SRU_EFILE;
+    j = sru__json_of(text, strlen(text), "the config in the metadata", file->error);
+    if (sru__expect(&j, '{') && !sru__accept(&j, '}')) {
+        do if (!sru__string(&j, name, sizeof name) || !sru__expect(&j, ':')
+               || !sru__read_field(&j, f, name)) return SRU_EFILE;
+        while (sru__accept(&j, ','));
+        sru__expect(&j, '}');
+    }
+    if (!j.bad && sru__peek(&j) != -1) sru__expected(&j, "its end");
+    return j.bad ? SRU_EFILE : SRU_OK;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+/* Slot i of layer l, or i = SRU__SLOTS: scale_x; l = -1: the product before the first layer. */
+static void sru__tensor_name(char name[SRU__NAME], const char *prefix, int l, const char *slot)
+{
+    char text[SRU_ERROR_SIZE];
+    if (l < 0) sru__say(text, "%s%s", prefix, slot);
+    else sru__say(text, "%srnn_lst.%u.%s", prefix, (size_t)l, slot);
+    memcpy(name, text, SRU__NAME - 1);
+    name[SRU__NAME - 1] = 0;
+}
+
+static void sru__file_shape(const sru__slot *s, size_t shape[2], size_t *rank)
+{
+    *rank = s->matrix ? 2 : 1;
+    shape[0] = s->transpose ? s->cols : s->rows;
+    shape[1] = s->transpose ? s->rows : s->cols;
+}
+
+/* The only prefix of "rnn_lst." in the file. */
+static sru_status sru__find_prefix(const sru__file *file, char prefix[SRU__NAME])
+{
+    sru__json j = sru__header(file);
+    sru__entry e;
+    int found = 0;
+    prefix[0] = 0;
+    while (sru__next(&j, file, &e, NULL, NULL)) {
+        char *at = strstr(e.name, "rnn_lst.");
+        if (!at || (at > e.name && at[-1] != '.')) continue;
+        *at = 0;
+        if (found && strcmp(prefix, e.name))
+            return sru__say(file->error, "the file holds two networks, '%srnn_lst' and '%srnn_lst':"
+                            " say which by its prefix", prefix, e.name), SRU_EFILE;
+        strcpy(prefix, e.name);
+        found = 1;
+    }
+    if (!found)
+        return sru__say(file->error, "the file holds no network: no tensor's name has 'rnn_lst.'"),
+               SRU_EFILE;
+    return SRU_OK;
+}
+
+/* One tensor of the network: checked, and read where there are weights. */
+static sru_status sru__load_slot(const sru__file *file, const char *prefix, int l,
+                                 const sru__slot *s, sru_type type, size_t groups,
+                                 void *weights)
+{
+    sru__entry e;
+    sru__source from;
+    char name[SRU__NAME], *out;
+    size_t shape[2], rank, g;
+    const size_t n = s->rows / groups;
+    sru_status status;
+    if (!s->rows) return SRU_OK;
+    sru__tensor_name(name, prefix, l, s->name);
+    sru__file_shape(s, shape, &rank);
+    if (!sru__find(file, name, &e)) {
+        char text[64];
+        return sru__say(file->error, "tensor '%s' %s is missing", name,
+                        sru__shape_text(text, shape, rank)), SRU_EFILE;
+    }
+    status = sru__check_entry(file, &e, shape, rank);
+    if (status || !weights) return status;
+    out = (char *)weights + s->at;
+    from = sru__source_of(file, &e, s->rows, s->cols, s->interleave, s->transpose);
+    if (!s->matrix || type == SRU_PLAIN) {
+        sru__copy_values((float *)(void *)out, &from);
+        return SRU_OK;
+    }
+    for (g = 0; g < groups; g++) {
+        sru__pack(out, type, &from, g * n, n);
+        out += sru__ceil(n, SRU__PANEL) * sru__packed_panel(type, s->cols);
+    }
+    return SRU_OK;
+}
+
+static int sru__is_tensor_of(const sru_config *f, const char *rest)
+{
+    const sru__slot first = sru__first_slot(f);
+    char name[SRU__NAME];
+    int l, i;
+    if (first.rows && !strcmp(rest, first.name)) return 1;
+    for (l = 0; l < sru__layers(f); l++) {
+        const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
+        for (i = 0; i <= SRU__SLOTS; i++) {
+            if (i < SRU__SLOTS && !y.slot[i].rows) continue;
+            sru__tensor_name(name, "", l, i < SRU__SLOTS ? y.slot[i].name : "scale_x");
+            if (!strcmp(rest, name)) return 1;
+        }
+    }
+    return 0;
+}
+
+/* scale_x follows from highway_bias; a file that says otherwise is not of this configuration. */
+static sru_status sru__check_scale(const sru__file *file, const char *prefix, int l,
+                                   const sru__layer *y, int rescale)
+{
+    char name[SRU__NAME];
+    sru__entry e;
+    const size_t one = 1;
+    float x, off, most;
+    sru_status status;
+    sru__tensor_name(name, prefix, l, "scale_x");
+    if (!sru__find(file, name, &e))
+        return sru__say(file->error, "tensor '%s' (1) is missing", name), SRU_EFILE;
+    status = sru__check_entry(file, &e, &one, 1);
+    if (status) return status;
+    x = sru__decode(file->data + e.begin, e.dtype);
+    off = x / y->scale_x - 1;
+    /* BF16 has 8 bits, F16 11; without rescale the reference does not look at it */
+    most = e.dtype == 2 ? 5e-3f : e.dtype == 1 ? 1e-3f : 1e-5f;
+    if (rescale && !(off < most && off > -most))
+        return sru__say(file->error, "tensor '%s' does not agree with rescale and highway_bias of "
+                        "the config", name), SRU_EFILE;
+    return SRU_OK;
+}
+
+SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes, size_t size,
+                                 const char *prefix, char *error)
+{
+    sru__file file;
+    sru__json j;
+    sru__entry e;
+    sru__slot first;
+    sru_config f;
+    char found[SRU__NAME], name[SRU__NAME];
+    sru_status status;
+    size_t n;
+    int l, i;
+    if (!m) return sru__say(error, "the model is NULL"), SRU_EINVAL;
+    if ((unsigned)m->type > SRU_Q8)
+        return sru__say(error, "there is no type %u", (size_t)m->type), SRU_EINVAL;
+    status = sru__open(&file, bytes, size, error);
+    f = m->config;
+    if (!status && !f.input_size) status = sru__read_config(&file, &f);
+    if (!status && !prefix) {
+        status = sru__find_prefix(&file, found);
+        prefix = found;
+    }
+    if (status) return status;
+    n = strlen(prefix);
+    sru__tensor_name(name, prefix, 0, "transform_module.");
+    if (f.arch != SRU_ARCH_SRUPP) f.arch = SRU_ARCH_SRU;
+    for (j = sru__header(&file); f.arch == SRU_ARCH_SRU && sru__next(&j, &file, &e, NULL, NULL);)
+        if (!strncmp(e.name, name, strlen(name))) f.arch = SRU_ARCH_SRU3;
+    status = sru__check_config(&f, error);
+    if (status) return SRU_EFILE;
+    first = sru__first_slot(&f);
+    if (weights && m->type != SRU_PLAIN)        /* between tensors too: the same bytes each time */
+        memset(weights, 0, sru__layer_at(&f, m->type, sru__layers(&f) - 1).end);
+    status = sru__load_slot(&file, prefix, -1, &first, m->type, 1, weights);
+    for (l = 0; l < sru__layers(&f) && !status; l++) {
+        const sru__layer y = sru__layer_at(&f, m->type, l);
+        for (i = 0; i < SRU__SLOTS && !status; i++)
+            status = sru__load_slot(&file, prefix, l, &y.slot[i], m->type, sru__groups(&y, i),
+                                    weights);
+        if (!status) status = sru__check_scale(&file, prefix, l, &y, f.rescale);
+    }
+    for (j = sru__header(&file); !status && sru__next(&j, &file, &e, NULL, NULL);)
+        if (!strncmp(e.name, prefix, n) && !sru__is_tensor_of(&f, e.name + n)) {
+            sru__say(error, "tensor '%s' is unexpected: a network of this config has none", e.name);
+            status = SRU_EFILE;
+        }
+    if (status) return status;
+    m->config = f;
+    if (weights) m->weights = weights;
+    return SRU_OK;
+}
+
+SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
+{
+    const sru_config *f;
+    sru__slot s;
+    size_t rank;
+    int l, i;
+    if (!t || !m || index < 0 || m->type != SRU_PLAIN || sru__check_config(&m->config, NULL))
+        return 0;
+    f = &m->config;
+    memset(t, 0, sizeof *t);
+    s = sru__first_slot(f);
+    l = -1;
+    if (!s.rows || index-- > 0)
+        for (s.rows = 0, l = 0; l < sru__layers(f); l++) {
+            const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
+            for (i = 0; i < SRU__SLOTS && !s.rows; i++)
+                if (y.slot[i].rows && index-- == 0) s = y.slot[i];
+            if (s.rows) break;
+        }
+    if (!s.rows) return 0;
+    sru__tensor_name(t->name, "", l, s.name);
+    sru__file_shape(&s, t->shape, &rank);
+    if (rank == 1) t->shape[1] = 0;
+    t->data = m->weights ? (float *)(uintptr_t)((const char *)m->weights + s.at) : NULL;
+    t->interleave = (int)s.interleave;
+    t->transpose = s.transpose;
+    return 1;
+}
+
+#ifndef SRU_NO_STDIO
+SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
+{
+    FILE *f;
+    char *bytes = NULL;
+    size_t n = 0, room = 0;
+    if (error) error[0] = 0;
+    if (!path || !size) return sru__say(error, "the path is NULL"), (void *)NULL;
+    f = fopen(path, "rb");
+    if (!f) return sru__say(error, "cannot open '%s': %s", path, strerror(errno)), (void *)NULL;
+    for (;;) {
+        if (n == room) {
+            char *larger;
+            room = room ? 2 * room : 1 << 16;
+            larger = room > n ? (char *)SRU_MALLOC(room) : NULL;
+            if (!larger) {
+                sru__say(error, "no memory for %u bytes of '%s'", room, path);
+                break;
+            }
+            if (n) memcpy(larger, bytes, n);
+            SRU_FREE(bytes);
+            bytes = larger;
+        }
+        errno = 0;
+        n += fread(bytes + n, 1, room - n, f);
+        if (n < room) {
+            if (ferror(f)) {
+                sru__say(error, "cannot read '%s': %s", path, strerror(errno));
+                break;
+            }
+            fclose(f);
+            *size = n;
+            return bytes;
+        }
+    }
+    fclose(f);
+    SRU_FREE(bytes);
+    return NULL;
+}
+
+SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
+{
+    sru_model m, *result = NULL;
+    size_t size = 0, need;
+    void *file = sru_read_file(path, &size, error);
+    char *block, *weights;
+    if (!file) return NULL;
+    memset(&m, 0, sizeof m);
+    m.type = type;
+    if (!sru_load_bytes(&m, NULL, file, size, NULL, error)) {
+        need = sru__layer_at(&m.config, type, sru__layers(&m.config) - 1).end;
+        block = (char *)SRU_MALLOC(sizeof m + 63 + need);
+        if (!block) {
+            sru__say(error, "no memory for %u bytes of weights", need);
+        } else {
+            weights = block + sizeof m;
+            weights += (64 - (uintptr_t)weights % 64) % 64;
+            sru_load_bytes(&m, weights, file, size, NULL, error);
+            memcpy(block, &m, sizeof m);
+            result = (sru_model *)(void *)block;
+        }
+    }
+    SRU_FREE(file);
+    return result;
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+typedef struct sru__writer {
+    FILE *f;                        /* NULL: only counts */
+    size_t n;                       /* bytes so far */
+    int failed;
+} sru__writer;
+
+static void sru__put(sru__writer *w, const void *bytes, size_t n)
+{
+    w->n += n;
+    if (w->f && !w->failed && n && fwrite(bytes, 1, n, w->f) != n) w->failed = 1;
+}
+
+static void sru__put_text(sru__writer *w, const char *text) { sru__put(w, text, strlen(text)); }
+
+/* Inside a JSON string, `deep` times over: the config is JSON in a string of JSON. */
+static void sru__put_escaped(sru__writer *w, const char *text)
+{
+    for (; *text; text++) {
+        char code[8];
+        if (*text == '"' || *text == '\\') {
+            code[0] = '\\';
+            code[1] = *text;
+            sru__put(w, code, 2);
+        } else if ((unsigned char)*text < 32) {
+            sprintf(code, "\\u%04x", (unsigned)(unsigned char)*text);
+            sru__put(w, code, 6);
+        } else {
+            sru__put(w, text, 1);
+        }
+    }
+}
+
+/* The shortest decimal number that reads back as x. */
+static void sru__number_text(char text[32], float x)
+{
+    int digits;
+    for (digits = 1; digits < 10; digits++) {
+        char *p;
+        sprintf(text, "%.*g", digits, (double)x);
+        for (p = text; *p; p++)
+            if (*p == ',') *p = '.';        /* some locales */
+        if ((float)strtod(text, NULL) == x) break;
+    }
+}
+
+static void sru__config_text(char text[SRU__TEXT], const sru_config *f)
+{
+    char number[32];
+    size_t i;
+    int l, whole, listed = 0, n = 0;
+    float single;
+    for (l = 0; l < sru__layers(f); l++) listed |= f->projection_sizes[l];
+    n += sprintf(text + n, "{");
+    for (i = 0; i < SRU__FIELDS; i++) {
+        const char *name = sru__fields[i].name;
+        const char kind = sru__fields[i].kind;
+        memcpy(&whole, (const char *)f + sru__fields[i].at, sizeof whole);
+        memcpy(&single, (const char *)f + sru__fields[i].at, sizeof single);
+        if (!(sru__fields[i].of & (f->arch == SRU_ARCH_SRUPP ? 2 : 1))) continue;
+        if (kind == 'p' && listed) {
+            n += sprintf(text + n, ", \"%s\": ", name);
+            for (l = 0; l < sru__layers(f); l++)
+                n += sprintf(text + n, "%s%d", l ? ", " : "[", f->projection_sizes[l]
+                             ? f->projection_sizes[l] : f->projection_size);
+            n += sprintf(text + n, "]");
+        } else if (kind == 'p' && f->projection_size) {
+            n += sprintf(text + n, ", \"%s\": %d", name, f->projection_size);
+        } else if ((kind == 'i' || kind == 'l') && whole) {
+            n += sprintf(text + n, "%s\"%s\": %d", n > 1 ? ", " : "", name, whole);
+        } else if ((kind == 'b' || kind == 'n') && whole) {
+            n += sprintf(text + n, ", \"%s\": %s", name, kind == 'b' ? "true" : "false");
+        } else if (kind == 'f' && (single != 0 || (f->arch == SRU_ARCH_SRUPP
+                                                   && !strcmp(name, "highway_bias")))) {
+            sru__number_text(number, single);
+            n += sprintf(text + n, ", \"%s\": %s", name, number);
+        }
+    }
+    sprintf(text + n, "}");
+}
+
+/* Tensor i of a file: those of the network, then scale_x of each layer, then the caller's. */
+static int sru__saved_tensor(sru_tensor *t, const sru_model *m, const char *prefix, int i,
+                             const sru_tensor *own, int n, float *scale)
+{
+    char name[SRU__NAME];
+    int l = i;
+    if (sru_get_tensor(t, m, i)) {
+        memcpy(name, t->name, sizeof name);
+        sru__tensor_name(t->name, prefix, -1, name);
+        return 1;
+    }
+    while (l > 0 && !sru_get_tensor(t, m, l - 1)) l--;
+    l = i - l;                              /* i less the tensors of the network */
+    if (l < sru__layers(&m->config)) {
+        memset(t, 0, sizeof *t);
+        *scale = sru__layer_at(&m->config, SRU_PLAIN, l).scale_x;
+        sru__tensor_name(t->name, prefix, l, "scale_x");
+        t->shape[0] = 1;
+        t->data = scale;
+        return 1;
+    }
+    l -= sru__layers(&m->config);
+    if (l >= n) return 0;
+    *t = own[l];
+    return 1;
+}
+
+static size_t sru__tensor_count(const sru_tensor *t)
+{
+    size_t count = 1, i;
+    for (i = 0; i < sru__rank(t); i++) count = sru__product(2, count, t->shape[i]);
+    return count;
+}
+
+static void sru__put_header(sru__writer *w, const sru_model *m, const char *prefix,
+                            const sru_tensor *own, int n)
+{
+    char text[SRU__TEXT];
+    sru_tensor t;
+    size_t at = 0, i;
+    float scale;
+    int k;
+    sru__config_text(text, &m->config);
+    sru__put_text(w, "{\"__metadata__\":{\"module\":\"SRU");
+    if (m->config.arch == SRU_ARCH_SRUPP) sru__put_text(w, "pp");
+    sru__put_text(w, "\",\"config\":\"");
+    sru__put_escaped(w, text);
+    if (m->config.layer_dropout > 0) {
+        sru__number_text(text, m->config.layer_dropout);
+        sru__put_text(w, "\",\"layer_dropout\":\"");
+        sru__put_text(w, text);
+    }
+    if (m->config.causal) sru__put_text(w, "\",\"causal\":\"1");
+    if (m->config.window) {
+        sru__say(text, "\",\"window\":\"%u", (size_t)m->config.window);
+        sru__put_text(w, text);
+    }
+    sru__put_text(w, "\"}");
+    for (k = 0; sru__saved_tensor(&t, m, prefix, k, own, n, &scale); k++) {
+        const size_t bytes = 4 * sru__tensor_count(&t);
+        sru__put_text(w, ",\"");
+        sru__put_escaped(w, t.name);
+        sru__put_text(w, "\":{\"dtype\":\"F32\",\"shape\":[");
+        for (i = 0; i < sru__rank(&t); i++) {
+            sru__say(text, i ? ",%u" : "%u", t.shape[i]);
+            sru__put_text(w, text);
+        }
+        sru__say(text, "],\"data_offsets\":[%u,%u]}", at, at + bytes);
+        sru__put_text(w, text);
+        at += bytes;
+    }
+    sru__put_text(w, "}");
+    while (w->n % 8) sru__put_text(w, " ");
+}
+
+/* The tensor's values in the order of the file, little-endian. */
+static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
+{
+    const size_t count = sru__tensor_count(t), rows = t->transpose ? t->shape[1] : t->shape[0];
+    const size_t cols = rows ? count / rows : 0;
+    const size_t k = t->interleave ? (size_t)t->interleave : 1;
+    unsigned char buffer[4096];
+    size_t i, n = 0;
+    for (i = 0; i < count; i++) {
+        size_t at = i;
+        uint32_t bits;
+        if (t->interleave || t->transpose) {
+            const size_t r = t->transpose ? i % rows : i / cols, c = t->transpose ? i / rows
+                                                                                    : i % cols;
+            at = (r % k * (rows / k) + r / k) * cols + c;
+        }
+        memcpy(&bits, t->data + at, 4);
+        buffer[n++] = (unsigned char)bits;
+        buffer[n++] = (unsigned char)(bits >> 8);
+        buffer[n++] = (unsigned char)(bits >> 16);
+        buffer[n++] = (unsigned char)(bits >> 24);
+        if (n == sizeof buffer || i + 1 == count) {
+            sru__put(w, buffer, n);
+            n = 0;
+        }
+    }
+}
+
+SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *prefix,
+                           const sru_tensor *own, int n, char *error)
+{
+    sru__writer w;
+    sru_tensor t, other;
+    unsigned char length[8];
+    char *beside;
+    size_t i;
+    float scale, unused;
+    int k, j, saved = errno;
+    if (error) error[0] = 0;
+    if (!prefix) prefix = "";
+    if (!path || !m || !m->weights || n < 0 || (n && !own))
+        return sru__say(error, "sru_save: a pointer is NULL"), SRU_EINVAL;
+    if (m->type != SRU_PLAIN)
+        return sru__say(error, "sru_save: only SRU_PLAIN weights can be saved"), SRU_EINVAL;
+    if (sru__check_config(&m->config, error)) return SRU_EINVAL;
+    if (strlen(prefix) > SRU__NAME / 2)
+        return sru__say(error, "sru_save: the prefix is too long"), SRU_EINVAL;
+    for (k = 0; k < n; k++) {
+        t = own[k];
+        if (!memchr(t.name, 0, sizeof t.name) || !t.name[0] || !t.data
+            || sru__tensor_count(&t) > SIZE_MAX / 64 || !strcmp(t.name, "__metadata__"))
+            return sru__say(error, "sru_save: own tensor %u has no name, no data, or is too large",
+                            (size_t)k), SRU_EINVAL;
+        if ((t.interleave || t.transpose) && !sru__ordered_rows(&t))
+            return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t.name),
+                   SRU_EINVAL;
+    }
+    for (k = 0; sru__saved_tensor(&t, m, prefix, k, own, n, &scale); k++)
+        for (j = 0; j < k && sru__saved_tensor(&other, m, prefix, j, own, n, &unused); j++)
+            if (!strcmp(t.name, other.name))
+                return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
+
+    beside = (char *)SRU_MALLOC(strlen(path) + 5);
+    if (!beside) return sru__say(error, "no memory for a path"), SRU_ENOMEM;
+    strcpy(beside, path);
+    strcat(beside, ".tmp");
+    memset(&w, 0, sizeof w);
+    sru__put_header(&w, m, prefix, own, n);
+    for (i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)w.n >> 8 * i);
+    w.n = 0;
+    errno = 0;
+    w.f = fopen(beside, "wb");
+    if (!w.f) {
+        sru__say(error, "cannot write '%s': %s", beside, strerror(errno));
+    } else {
+        sru__put(&w, length, 8);
+        w.n = 0;
+        sru__put_header(&w, m, prefix, own, n);
+        for (k = 0; sru__saved_tensor(&t, m, prefix, k, own, n, &scale) && !w.failed; k++)
+            sru__put_tensor(&w, &t);
+        if (fflush(w.f)) w.failed = 1;
+        if (fclose(w.f)) w.failed = 1;
+#ifdef _WIN32
+        if (!w.failed) remove(path);        /* rename does not replace there */
+#endif
+        if (w.failed || rename(beside, path)) {
+            sru__say(error, "cannot write '%s': %s", path, strerror(errno));
+            remove(beside);
+            w.failed = 1;
+        }
+    }
+    SRU_FREE(beside);
+    if (!w.f || w.failed) return SRU_EFILE;
+    errno = saved;
+    return SRU_OK;
+}
+#endif
+
+#if defined(__clang__)
+#if defined(__x86_64__) || defined(__i386__) || defined(__aarch64__)
+#pragma float_control(pop)
+#endif
+#elif defined(__GNUC__)
+#pragma GCC pop_options
+#endif
+
+#undef SRU__FAIL
+#undef SRU__INLINE
+#undef SRU__UNROLL
+#undef SRU__TRAINING
+#undef SRU__PANEL
+#undef SRU__DEPTH
+#undef SRU__KEYS
+#undef SRU__HIDDEN
+#undef SRU__X86
+#undef SRU__DISPATCH
+#undef SRU__FIXED
+#undef SRU__AVX2
+#undef SRU__AVX512
+#endif /* SRU__IMPLEMENTED */
+#endif /* SRU_IMPLEMENTATION */
+
+#else /* SRU__PASS */
+
+/* =================================================================================================
+   Kernels: arithmetic on one thread, written once, compiled for each instruction set in vectors of
+   its own width. In: SRU__ISA, its name; SRU__W, floats in a vector (1: plain C); SRU__MR rows and
+   SRU__NP panels of a full tile of the product, SRU__NP_HALF panels of a tile of SRU__MR/2 rows,
+   SRU__NP_ONE of a tile of one row: as many as the registers hold. */
+
+#define SRU__GLUE_(a, b) a##b
+#define SRU__GLUE(a, b)  SRU__GLUE_(a, b)
+#define SRU__STR_(a)     #a
+#define SRU__STR(a)      SRU__STR_(a)
+#define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
+#define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
+#define SRU__MOST        (SRU__NP > SRU__NP_ONE ? SRU__NP : SRU__NP_ONE)
+
+/* In this part sru__vec is a vector of floats, sru__mask the outcome of comparing two. */
+#define sru__vec         SRU__FN(vec)
+#define sru__mask        SRU__FN(mask)
+#define sru__bits        SRU__FN(bits)
+#define sru__zero        SRU__FN(zero)
+#define sru__load        SRU__FN(load)
+#define sru__load_part   SRU__FN(load_part)
+#define sru__store_part  SRU__FN(store_part)
+#define sru__to_bits     SRU__FN(to_bits)
+#define sru__from_bits   SRU__FN(from_bits)
+#define sru__select      SRU__FN(select)
+#define sru__abs         SRU__FN(abs)
+#define sru__sum         SRU__FN(sum)
+#define sru__exp         SRU__FN(exp)
+#define sru__sigmoid     SRU__FN(sigmoid)
+#define sru__tanh        SRU__FN(tanh)
+#define sru__root        SRU__FN(root)
+#define sru__from_ints   SRU__FN(from_ints)
+
+#if SRU__W > 1
+typedef float    sru__vec  __attribute__((vector_size(4 * SRU__W)));
+typedef int32_t  sru__mask __attribute__((vector_size(4 * SRU__W)));
+typedef uint32_t sru__bits __attribute__((vector_size(4 * SRU__W)));
+SRU__INLINE sru__bits sru__to_bits(sru__vec x) { return (sru__bits)x; }
+SRU__INLINE sru__vec sru__from_bits(sru__bits x) { return (sru__vec)x; }
+SRU__INLINE sru__vec sru__select(sru__mask m, sru__vec a, sru__vec b)
+{
+    return (sru__vec)(((sru__mask)a & m) | ((sru__mask)b & ~m));
+}
+#else
+typedef float    sru__vec;
+typedef int      sru__mask;
+typedef uint32_t sru__bits;
+SRU__INLINE sru__bits sru__to_bits(sru__vec x) { sru__bits b; memcpy(&b, &x, 4); return b; }
+SRU__INLINE sru__vec sru__from_bits(sru__bits b) { sru__vec x; memcpy(&x, &b, 4); return x; }
+SRU__INLINE sru__vec sru__select(sru__mask m, sru__vec a, sru__vec b) { return m ? a : b; }
+#endif
+
+SRU__INLINE sru__vec sru__zero(void) { sru__vec v; memset(&v, 0, sizeof v); return v; }
+SRU__INLINE sru__vec sru__load(const float *p) { sru__vec v; memcpy(&v, p, sizeof v); return v; }
+
+/* The first n of a vector's lanes; the others are 0. */
+SRU__INLINE sru__vec sru__load_part(const float *p, size_t n)
+{
+    sru__vec v;
+    if (n >= SRU__W) return sru__load(p);
+    v = sru__zero();
+    memcpy(&v, p, n * 4);
+    return v;
+}
+
+SRU__INLINE void sru__store_part(float *p, sru__vec v, size_t n)
+{
+    if (n >= SRU__W) memcpy(p, &v, sizeof v);
+    else memcpy(p, &v, n * 4);
+}
+
+SRU__INLINE sru__vec sru__abs(sru__vec x)
+{
+    return sru__from_bits(sru__to_bits(x) & 0x7fffffffu);
+}
+
+SRU__INLINE float sru__sum(sru__vec v)
+{
+    float lane[SRU__W], s = 0;
+    int i;
+    memcpy(lane, &v, sizeof v);
+    for (i = 0; i < SRU__W; i++) s += lane[i];
+    return s;
+}
+
+/* Relative error below 1.2e-7 from -87.3 to 88; beyond, the value at that end. NaN stays NaN. */
+SRU__INLINE sru__vec sru__exp(sru__vec x)
+{
+    const sru__vec low = sru__zero() - 87.3f, high = sru__zero() + 88.0f;
+    sru__vec t, n, r, y;
+    x = sru__select(x < low, low, x);
+    x = sru__select(x > high, high, x);
+    /* x = n ln 2 + r, |r| <= ln 2 / 2. Floats at 1.5*2^23 are 1 apart: adding it rounds to n */
+    t = x * 1.44269504f + 12582912.0f;
+    n = t - 12582912.0f;
+    r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    y = r * 1.9875691500e-4f + 1.3981999507e-3f;            /* coefficients: Cephes, expf */
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * (r * r) + r + 1.0f;
+    /* the low bits of t hold n: make it an exponent. Multiplying keeps a NaN in y what it is */
+    return y * sru__from_bits((sru__to_bits(t) << 23) + 0x3f800000u);
+}
+
+SRU__INLINE sru__vec sru__sigmoid(sru__vec x) { return 1.0f / (1.0f + sru__exp(-x)); }
+
+/* Relative error below 3e-7. */
+SRU__INLINE sru__vec sru__tanh(sru__vec x)
+{
+    const sru__vec a = sru__abs(x), z = x * x;
+    sru__vec big = 1.0f - 2.0f / (sru__exp(a + a) + 1.0f), small;
+    small = z * -5.70498872745e-3f + 2.06390887954e-2f;     /* coefficients: Cephes, tanhf */
+    small = small * z - 5.37397155531e-2f;
+    small = small * z + 1.33314422036e-1f;
+    small = small * z - 3.33332819422e-1f;
+    small = small * z * x + x;
+    big = sru__from_bits(sru__to_bits(big) | (sru__to_bits(x) & 0x80000000u));
+    return sru__select(a < sru__zero() + 0.625f, small, big);
+}
+
+/* sqrt(x) for x >= 0: 1/sqrt(x) guessed from the bits, three Newton steps, times x. */
+SRU__INLINE sru__vec sru__root(sru__vec x)
+{
+    sru__vec half = x * 0.5f, y = sru__from_bits(0x5f375a86u - (sru__to_bits(x) >> 1));
+    y = y * (1.5f - half * y * y);
+    y = y * (1.5f - half * y * y);
+    y = y * (1.5f - half * y * y);
+    return x * y;
+}
+
+/* ---- the product -----------------------------------------------------------------------------
+
+   C (rows, 16*panels) = A B or += A B over k. a holds `rows` values for each of k, one after
+   another; b[j] is a panel of k rows of 16. Each element of C is one chain of sums, k ascending,
+   taken up from C itself: however the work is cut, the bits are the same. Panels of C are `plane`
+   floats apart. */
+SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const float *a,
+                               const float *const *b, float *c, size_t ldc, size_t plane, int add)
+{
+    sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
+    const float *bp[SRU__MOST];
+    size_t p;
+    int i, j;
+    SRU__UNROLL
+    for (j = 0; j < panels; j++) bp[j] = b[j];
+    SRU__UNROLL
+    for (i = 0; i < rows; i++) {
+        SRU__UNROLL
+        for (j = 0; j < panels * SRU__VP; j++)
+            acc[i][j] = add ? sru__load(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
+                                          + (size_t)(j % SRU__VP) * SRU__W)
+                            : sru__zero();
+    }
+    for (p = 0; p < k; p++) {
+        SRU__UNROLL
+        for (j = 0; j < panels * SRU__VP; j++)
+            bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL + (size_t)(j % SRU__VP) * SRU__W);
+        SRU__UNROLL
+        for (i = 0; i < rows; i++) {
+            const float ai = a[i];
+            SRU__UNROLL
+            for (j = 0; j < panels * SRU__VP; j++) acc[i][j] = ai * bv[j] + acc[i][j];
+        }
+        a += rows;
+    }
+    SRU__UNROLL
+    for (i = 0; i < rows; i++) {
+        SRU__UNROLL
+        for (j = 0; j < panels * SRU__VP; j++)
+            memcpy(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
+                     + (size_t)(j % SRU__VP) * SRU__W, &acc[i][j], sizeof(sru__vec));
+    }
+}
+
+/* The same where only mr rows and nr columns of each panel exist. */
+SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const float *a,
+                               const float *const *b, float *c, size_t ldc, size_t plane, int add,
+                               int mr, int nr)
+{
+    float t[SRU__MR * SRU__MOST * SRU__PANEL];
+    const size_t ldt = SRU__MOST * SRU__PANEL, bytes = (size_t)nr * 4;
+    int i, j;
+    if (mr == rows && nr == SRU__PANEL) {
+        SRU__FN(tile)(rows, panels, k, a, b, c, ldc, plane, add);
+        return;
+    }
+    if (add) {
+        memset(t, 0, sizeof t);
+        for (i = 0; i < mr; i++)
+            for (j = 0; j < panels; j++)
+                memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
+                       c + (size_t)i * ldc + (size_t)j * plane, bytes);
+    }
+    SRU__FN(tile)(rows, panels, k, a, b, t, ldt, SRU__PANEL, add);
+    for (i = 0; i < mr; i++)
+        for (j = 0; j < panels; j++)
+            memcpy(c + (size_t)i * ldc + (size_t)j * plane,
+                   t + (size_t)i * ldt + j * SRU__PANEL, bytes);
+}
+
+/* A strip of `width` packed rows, SRU__MR, SRU__MR/2 or 1, times any number of panels. */
+static void SRU__FN(product)(size_t k, const float *a, int width, const float *const *b,
+                             int panels, float *c, size_t ldc, size_t plane, int add, int mr,
+                             int nr)
+{
+    const int most = width == SRU__MR ? SRU__NP : width == 1 ? SRU__NP_ONE : SRU__NP_HALF;
+    while (panels > 0) {
+        /* 2 and 2 keep more sums in flight than 3 and 1 */
+        const int n = most == 3 && panels == 4 ? 2 : panels < most ? panels : most;
+#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, b, c, ldc, plane, add, mr, nr)
+        if (width == SRU__MR) {
+            if (n == 1) SRU__TILE(SRU__MR, 1);
+#if SRU__NP >= 2
+            else if (n == 2) SRU__TILE(SRU__MR, 2);
+#endif
+#if SRU__NP >= 3
+            else SRU__TILE(SRU__MR, 3);
+#endif
+        } else if (width == 1) {
+            if (n == 1) SRU__TILE(1, 1);
+#if SRU__NP_ONE >= 2
+            else if (n == 2) SRU__TILE(1, 2);
+#endif
+#if SRU__NP_ONE >= 4
+            else if (n == 3) SRU__TILE(1, 3);
+            else SRU__TILE(1, 4);
+#endif
+        } else {
+            if (n == 1) SRU__TILE((SRU__MR + 1) / 2, 1);
+#if SRU__NP_HALF >= 2
+            else if (n == 2) SRU__TILE((SRU__MR + 1) / 2, 2);
+#endif
+#if SRU__NP_HALF >= 3
+            else SRU__TILE((SRU__MR + 1) / 2, 3);
+#endif
+        }
+#undef SRU__TILE
+        b += n;
+        c += (size_t)n * plane;
+        panels -= n;
+    }
+}
+
+/* ---- packed in fewer bits -------------------------------------------------------------------- */
+
+#if SRU__W > 1
+SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return __builtin_convertvector(x, sru__vec); }
+#else
+SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
+#endif
+
+/* Value r of each lane: of two in BF16, of four in Q8. */
+SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru__vec scale, sru_type type, const int r)
+{
+    if (type == SRU_BF16) return sru__from_bits(r ? x & 0xffff0000u : x << 16);
+    return sru__from_ints((sru__mask)(x << (24 - 8 * r)) >> 24) * scale;
+}
+
+SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
+{
+    sru__bits x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+/* Rows p0 ... p0+k-1 of a panel as floats. */
+static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k)
+{
+    const size_t each = type == SRU_BF16 ? 2 : 4;
+    const char *from = (const char *)panel + (type == SRU_Q8 ? 64 : 0) + p0 / each * 64;
+    float last[4 * SRU__PANEL];
+    size_t p, v;
+    for (p = 0; p < k; p += each, from += 64) {
+        float *to = k - p < each ? last : out + p * SRU__PANEL;
+        for (v = 0; v < SRU__PANEL; v += SRU__W) {
+            const sru__bits x = SRU__FN(load_bits)(from + 4 * v);
+            const sru__vec scale = type == SRU_Q8 ? sru__load((const float *)panel + v)
+                                                  : sru__zero();
+            sru__vec w;
+            int r;
+            SRU__UNROLL
+            for (r = 0; r < 4; r++) {
+                if (r >= (int)each) break;
+                w = SRU__FN(lane)(x, scale, type, r);
+                memcpy(to + (size_t)r * SRU__PANEL + v, &w, sizeof w);
+            }
+        }
+        if (k - p < each) memcpy(out + p * SRU__PANEL, last, (k - p) * SRU__PANEL * 4);
+    }
+}
+
+/* One row times panels side by side, unpacked on the way. The bits are those of unpack and
+   product: the same sums in the same order. */
+SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, const float *a,
+                                 const void *const *b, float *c, size_t plane, int nr)
+{
+    const size_t each = type == SRU_BF16 ? 2 : 4;
+    sru__vec acc[SRU__NP_ONE * SRU__VP], scale[SRU__NP_ONE * SRU__VP];
+    const char *from[SRU__NP_ONE];
+    float last[SRU__PANEL];
+    size_t p;
+    int j, r;
+    SRU__UNROLL
+    for (j = 0; j < panels; j++) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
+    SRU__UNROLL
+    for (j = 0; j < panels * SRU__VP; j++) {
+        acc[j] = sru__zero();
+        scale[j] = type == SRU_Q8 ? sru__load((const float *)b[j / SRU__VP]
+                                              + (size_t)(j % SRU__VP) * SRU__W) : sru__zero();
+    }
+    for (p = 0; p < k; p += each) {
+        float ap[4];                /* 0 behind the end: a branch might keep sums from fusing */
+        SRU__UNROLL
+        for (r = 0; r < 4; r++) ap[r] = p + (size_t)r < k ? a[p + (size_t)r] : 0;
+        SRU__UNROLL
+        for (j = 0; j < panels * SRU__VP; j++) {
+            const sru__bits x = SRU__FN(load_bits)(from[j / SRU__VP] + p / each * 64
+                                                   + (size_t)(j % SRU__VP) * SRU__W * 4);
+            SRU__UNROLL
+            for (r = 0; r < 4; r++)
+                if ((size_t)r < each)
+                    acc[j] = ap[r] * SRU__FN(lane)(x, scale[j], type, r) + acc[j];
+        }
+    }
+    for (j = 0; j < panels; j++) {
+        memcpy(last, acc + j * SRU__VP, sizeof last);
+        memcpy(c + (size_t)j * plane, last, (size_t)nr * 4);
+    }
+}
+
+static void SRU__FN(row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
+                         float *c, size_t plane, int nr)
+{
+    while (panels > 0) {
+        const int n = panels < SRU__NP_ONE ? panels : SRU__NP_ONE;
+#define SRU__ROW(N) \
+        type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, nr) \
+                         : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, nr)
+        if (n == 1) SRU__ROW(1);
+#if SRU__NP_ONE >= 2
+        else if (n == 2) SRU__ROW(2);
+#endif
+#if SRU__NP_ONE >= 4
+        else if (n == 3) SRU__ROW(3);
+        else SRU__ROW(4);
+#endif
+#undef SRU__ROW
+        b += n;
+        c += (size_t)n * plane;
+        panels -= n;
+    }
+}
+
+/* ---- the scan -------------------------------------------------------------------------------- */
+
+/* nv vectors side by side: each is a chain of dependent steps, so four keep the processor busy. */
+SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const int nv, size_t last)
+{
+    const sru__vec zero = sru__zero(), one = zero + 1.0f, tiny = zero + 1e-30f;
+    sru__vec c[4], vf[4], vr[4], bf[4], br[4], keep[4];
+    const float *u = s->u + at, *x = s->x ? s->x + at : NULL;
+    const float *vt = s->vt ? s->vt + at : NULL;
+    float *h = s->h + at, *cs = s->c ? s->c + at : NULL;
+    const uint8_t *pad = s->pad;
+    size_t t;
+    int q;
+    SRU__UNROLL
+    for (q = 0; q < nv; q++) {
+        const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
+        c[q]    = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
+        vf[q]   = s->v ? sru__load_part(s->v + i, n) : zero;
+        vr[q]   = s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
+        bf[q]   = s->bias ? sru__load_part(s->bias + i, n) : zero;
+        br[q]   = s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
+        keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
+    }
+    for (t = 0; t < s->T; t++) {
+        SRU__UNROLL
+        for (q = 0; q < nv; q++) {
+            const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
+            if (pad && *pad) {
+                sru__store_part(h + i, zero, n);
+            } else {
+                const sru__vec u0 = sru__load_part(u + i, n);
+                sru__vec zf = sru__load_part(u + s->u_plane + i, n) + bf[q];
+                sru__vec zr = sru__load_part(u + 2 * s->u_plane + i, n) + br[q];
+                sru__vec f, r, g, skip = zero;
+                if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, n);
+                else if (x) skip = sru__load_part(x + i, n) * s->scale_x;
+                if (vt) {
+                    zf = (vf[q] + sru__load_part(vt + i, n)) * c[q] + zf;
+                    zr = (vr[q] + sru__load_part(vt + s->plane + i, n)) * c[q] + zr;
+                } else {
+                    zf = vf[q] * c[q] + zf;
+                    zr = vr[q] * c[q] + zr;
+                }
+                f = sru__sigmoid(zf);
+                r = sru__sigmoid(zr) * keep[q];
+                c[q] = (c[q] - u0) * f + u0;
+                /* a state that fades out would become denormal, and slow */
+                c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
+                g = s->use_tanh ? sru__tanh(c[q]) : c[q];
+                sru__store_part(h + i, (g - skip) * r + skip, n);
+            }
+            if (cs) sru__store_part(cs + i, c[q], n);
+        }
+        u += s->u_step;
+        h += s->step;
+        if (x) x += s->step;
+        if (cs) cs += s->step;
+        if (vt) vt += s->vt_step;
+        if (pad) pad += s->pad_step;
+    }
+    SRU__UNROLL
+    for (q = 0; q < nv; q++)
+        sru__store_part(s->cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
+}
+
+static void SRU__FN(scan_forward)(const sru__scan_job *s)
+{
+    size_t at;
+    for (at = 0; at < s->n; at += 4 * SRU__W) {
+        const size_t left = s->n - at, nv = left >= 4 * SRU__W ? 4 : (left + SRU__W - 1) / SRU__W;
+        const size_t last = left >= 4 * SRU__W ? SRU__W : left - (nv - 1) * SRU__W;
+        if (nv == 4) SRU__FN(scan_vectors)(s, at, 4, last);
+        else if (nv == 3) SRU__FN(scan_vectors)(s, at, 3, last);
+        else if (nv == 2) SRU__FN(scan_vectors)(s, at, 2, last);
+        else SRU__FN(scan_vectors)(s, at, 1, last);
+    }
+}
+
+#ifndef SRU_NO_BACKWARD
+/* From the last step to the first; pointers are those of the first. Here only dc is a chain, and a
+   short one, so one vector at a time will do. */
+static void SRU__FN(scan_backward)(const sru__scan_job *s)
+{
+    const sru__vec zero = sru__zero(), one = zero + 1.0f;
+    size_t i;
+    for (i = 0; i < s->n; i += SRU__W) {
+        const size_t n = s->n - i;
+        const ptrdiff_t steps = (ptrdiff_t)s->T - 1;
+        const sru__vec vf0 = s->v ? sru__load_part(s->v + i, n) : zero;
+        const sru__vec vr0 = s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
+        const sru__vec bf = s->bias ? sru__load_part(s->bias + i, n) : zero;
+        const sru__vec br = s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
+        const sru__vec keep = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
+        const sru__vec c0 = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
+        sru__vec dc = s->dc ? sru__load_part(s->dc + i, n) : zero;
+        sru__vec dvf = zero, dvr = zero, dbf = zero, dbr = zero;
+        ptrdiff_t t;
+        for (t = steps; t >= 0; t--) {
+            const float *u = s->u + t * s->u_step + i;
+            float *du = s->du + t * s->u_step + i;
+            const ptrdiff_t at = t * s->step + (ptrdiff_t)i;
+            const float *vt = s->vt ? s->vt + t * s->vt_step + i : NULL;
+            float *dvt = s->dvt ? s->dvt + t * s->vt_step + i : NULL;
+            sru__vec vf = vf0, vr = vr0, c1, c, g, f, r, skip = zero, dh, dg, u0, zf, zr;
+            if (s->pad && s->pad[t * s->pad_step]) {
+                int k;
+                for (k = 0; k < s->K; k++)
+                    sru__store_part(du + (size_t)k * s->u_plane, zero, n);
+                if (s->dx) sru__store_part(s->dx + at, zero, n);
+                if (dvt) {
+                    sru__store_part(dvt, zero, n);
+                    sru__store_part(dvt + s->plane, zero, n);
+                }
+                continue;
+            }
+            c  = sru__load_part(s->c + at, n);
+            c1 = t ? sru__load_part(s->c + at - s->step, n) : c0;
+            if (vt) {
+                vf = vf + sru__load_part(vt, n);
+                vr = vr + sru__load_part(vt + s->plane, n);
+            }
+            u0 = sru__load_part(u, n);
+            f = sru__sigmoid(vf * c1 + (sru__load_part(u + s->u_plane, n) + bf));
+            r = sru__sigmoid(vr * c1 + (sru__load_part(u + 2 * s->u_plane, n) + br));
+            g = s->use_tanh ? sru__tanh(c) : c;
+            if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane, n);
+            else if (s->x) skip = sru__load_part(s->x + at, n) * s->scale_x;
+            dh = sru__load_part(s->dh + at, n);
+
+            /* forward: h = (g - skip)*r*keep + skip */
+            dg = dh * keep * r;
+            zr = dh * keep * (g - skip) * r * (one - r);    /* r = sigmoid(zr) */
+            if (s->K == 4) sru__store_part(du + 3 * s->u_plane, dh - dg, n);
+            else if (s->dx) sru__store_part(s->dx + at, (dh - dg) * s->scale_x, n);
+            dc = s->use_tanh ? dg * (one - g * g) + dc : dg + dc;
+
+            /* forward: c = (c1 - u0)*f + u0 */
+            sru__store_part(du, dc * (one - f), n);
+            zf = dc * (c1 - u0) * f * (one - f);            /* f = sigmoid(zf) */
+            sru__store_part(du + s->u_plane, zf, n);
+            sru__store_part(du + 2 * s->u_plane, zr, n);
+
+            /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br */
+            if (dvt) {
+                sru__store_part(dvt, zf * c1, n);
+                sru__store_part(dvt + s->plane, zr * c1, n);
+            }
+            dvf = zf * c1 + dvf;
+            dvr = zr * c1 + dvr;
+            dbf = dbf + zf;
+            dbr = dbr + zr;
+            dc = dc * f + (zf * vf + zr * vr);
+        }
+        if (s->dc) sru__store_part(s->dc + i, dc, n);
+        sru__store_part(s->sums + i, dvf, n);
+        sru__store_part(s->sums + s->plane + i, dvr, n);
+        sru__store_part(s->sums + 2 * s->plane + i, dbf, n);
+        sru__store_part(s->sums + 3 * s->plane + i, dbr, n);
+    }
+}
+#endif
+
+/* ---- attention ------------------------------------------------------------------------------ */
+
+/* One query's scores of SRU__KEYS keys become weights exp(s - most), hidden ones 0. most and sum
+   are those of all keys so far; what was summed with the former most is to be multiplied by the
+   result. */
+static float SRU__FN(attend)(float *s, float *most, float *sum)
+{
+    const sru__vec hidden = sru__zero() + SRU__HIDDEN;
+    sru__vec best = hidden, total = sru__zero(), down;
+    float lane[SRU__W], next = *most, by;
+    int i;
+    for (i = 0; i < SRU__KEYS; i += SRU__W) {
+        const sru__vec v = sru__load(s + i);
+        best = sru__select(v > best, v, best);
+    }
+    memcpy(lane, &best, sizeof best);
+    for (i = 0; i < SRU__W; i++) next = lane[i] > next ? lane[i] : next;
+    for (i = 0; i < SRU__KEYS; i += SRU__W) {
+        const sru__vec v = sru__load(s + i);
+        const sru__vec p = sru__select(v <= hidden, sru__zero(), sru__exp(v - next));
+        memcpy(s + i, &p, sizeof p);
+        total = total + p;
+    }
+    down = sru__exp(sru__zero() + (*most - next));      /* exactly 1 where most stays */
+    memcpy(lane, &down, sizeof down);
+    by = lane[0];
+    *sum = *sum * by + sru__sum(total);
+    *most = next;
+    return by;
+}
+
+#ifndef SRU_NO_BACKWARD
+/* From scores and the gradients ds of the weights p: s = p, ds = p*(ds - mean). */
+static void SRU__FN(attend_backward)(float *s, float *ds, float lse, float mean)
+{
+    const sru__vec hidden = sru__zero() + SRU__HIDDEN;
+    int i;
+    for (i = 0; i < SRU__KEYS; i += SRU__W) {
+        const sru__vec v = sru__load(s + i);
+        const sru__vec p = sru__select(v <= hidden, sru__zero(), sru__exp(v - lse));
+        const sru__vec d = p * (sru__load(ds + i) - mean);
+        memcpy(s + i, &p, sizeof p);
+        memcpy(ds + i, &d, sizeof d);
+    }
+}
+#endif
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* The sum of x - mean, or of its squares: four sums at a time, each a chain of its own. */
+SRU__INLINE float SRU__FN(row_sum)(const float *x, float mean, const int square, size_t n)
+{
+    sru__vec sum[4];
+    size_t i = 0;
+    int q;
+    SRU__UNROLL
+    for (q = 0; q < 4; q++) sum[q] = sru__zero();
+    for (; i + 4 * SRU__W <= n; i += 4 * SRU__W) {
+        SRU__UNROLL
+        for (q = 0; q < 4; q++) {
+            const sru__vec d = sru__load(x + i + (size_t)q * SRU__W) - mean;
+            sum[q] = square ? d * d + sum[q] : sum[q] + d;
+        }
+    }
+    for (; i < n; i += SRU__W) {
+        sru__vec d = sru__load_part(x + i, n - i) - mean;
+        if (n - i < SRU__W) d = sru__load_part((const float *)&d, n - i);
+        sum[0] = square ? d * d + sum[0] : sum[0] + d;
+    }
+    return sru__sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+/* y = (x - mean)*rstd*gain + bias */
+static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const float *gain,
+                               const float *bias, size_t n)
+{
+    const float mean = SRU__FN(row_sum)(x, 0, 0, n) / (float)n;
+    const float variance = SRU__FN(row_sum)(x, mean, 1, n) / (float)n;
+    const float rstd = (float)(1.0 / sru__dsqrt((double)variance + 1e-5));
+    size_t i;
+    if (stats) {
+        stats[0] = mean;
+        stats[1] = rstd;
+    }
+    for (i = 0; i + SRU__W <= n; i += SRU__W) {
+        const sru__vec v = (sru__load(x + i) - mean) * rstd * sru__load(gain + i)
+                         + sru__load(bias + i);
+        memcpy(y + i, &v, sizeof v);
+    }
+    if (i < n)
+        sru__store_part(y + i, (sru__load_part(x + i, n - i) - mean) * rstd
+                               * sru__load_part(gain + i, n - i)
+                               + sru__load_part(bias + i, n - i), n - i);
+}
+
+#ifndef SRU_NO_BACKWARD
+static void SRU__FN(layernorm_backward)(float *dx, float *dgain, float *dbias, const float *dy,
+                                        const float *x, const float *gain, const float *stats,
+                                        float beta, size_t n)
+{
+    const float mean = stats[0], rstd = stats[1];
+    sru__vec s1 = sru__zero(), s2 = s1;
+    float m1, m2;
+    size_t i;
+    for (i = 0; i < n; i += SRU__W) {               /* gain beyond n is 0 */
+        const sru__vec g = sru__load_part(dy + i, n - i) * sru__load_part(gain + i, n - i);
+        s1 = s1 + g;
+        s2 = g * ((sru__load_part(x + i, n - i) - mean) * rstd) + s2;
+    }
+    m1 = sru__sum(s1) / (float)n;
+    m2 = sru__sum(s2) / (float)n;
+    for (i = 0; i < n; i += SRU__W) {
+        const sru__vec d = sru__load_part(dy + i, n - i);
+        const sru__vec xhat = (sru__load_part(x + i, n - i) - mean) * rstd;
+        sru__store_part(dgain + i, d * xhat + sru__load_part(dgain + i, n - i), n - i);
+        sru__store_part(dbias + i, d + sru__load_part(dbias + i, n - i), n - i);
+        if (dx) {
+            sru__vec g = (d * sru__load_part(gain + i, n - i) - m1 - xhat * m2) * rstd;
+            if (beta != 0) g = sru__load_part(dx + i, n - i) * beta + g;
+            sru__store_part(dx + i, g, n - i);
+        }
+    }
+}
+#endif
+
+/* Returns -log softmax(y)[target];  dy = scale*(softmax(y) - onehot), unless NULL. */
+static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n)
+{
+    sru__vec best = sru__zero() + y[0], sum = sru__zero();
+    const float aim = y[target];
+    float lane[SRU__W], most = y[0], total;
+    size_t i;
+    int j;
+    for (i = 0; i + SRU__W <= n; i += SRU__W) {
+        const sru__vec v = sru__load(y + i);
+        best = sru__select(v > best, v, best);
+    }
+    memcpy(lane, &best, sizeof best);
+    for (j = 0; j < SRU__W; j++) most = lane[j] > most ? lane[j] : most;
+    for (; i < n; i++) most = y[i] > most ? y[i] : most;
+    for (i = 0; i < n; i += SRU__W) {
+        sru__vec e = sru__exp(sru__load_part(y + i, n - i) - most);
+        if (n - i < SRU__W) e = sru__load_part((const float *)&e, n - i);
+        sum = sum + e;
+        if (dy) sru__store_part(dy + i, e, n - i);
+    }
+    total = sru__sum(sum);
+    if (dy) {
+        const float by = scale / total;
+        for (i = 0; i < n; i += SRU__W)
+            sru__store_part(dy + i, sru__load_part(dy + i, n - i) * by, n - i);
+        dy[target] -= scale;
+    }
+    return sru__dlog((double)total) + (double)most - (double)aim;
+}
+
+/* y += x */
+static void SRU__FN(add)(float *y, const float *x, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i += SRU__W)
+        sru__store_part(y + i, sru__load_part(y + i, n - i) + sru__load_part(x + i, n - i), n - i);
+}
+
+/* y = x*m, or += where beta is not 0 */
+static void SRU__FN(multiply)(float *y, const float *x, const float *m, float beta, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i += SRU__W) {
+        sru__vec p = sru__load_part(x + i, n - i) * sru__load_part(m + i, n - i);
+        if (beta != 0) p = sru__load_part(y + i, n - i) + p;
+        sru__store_part(y + i, p, n - i);
+    }
+}
+
+#ifndef SRU_NO_BACKWARD
+/* The sum of squares, in single precision over 4096 values at a time; in double where that
+   overflows, or is so small that much of it may have been lost. */
+static double SRU__FN(squares)(const float *g, size_t n)
+{
+    double total = 0;
+    while (n > 0) {
+        const size_t m = n < 4096 ? n : 4096;
+        sru__vec sum = sru__zero();
+        float part;
+        size_t i;
+        for (i = 0; i < m; i += SRU__W) {
+            const sru__vec v = sru__load_part(g + i, m - i);
+            sum = v * v + sum;
+        }
+        part = sru__sum(sum);
+        if (part > 1e-24f && part < 1e38f) total += (double)part;
+        else for (i = 0; i < m; i++) total += (double)g[i] * (double)g[i];
+        g += m;
+        n -= m;
+    }
+    return total;
+}
+
+static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__adamw_job *s,
+                           size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i += SRU__W) {
+        const sru__vec d = sru__load_part(g + i, n - i) * s->scale;
+        const sru__vec p0 = sru__load_part(p + i, n - i);
+        const sru__vec m0 = sru__load_part(m + i, n - i), v0 = sru__load_part(v + i, n - i);
+        /* one product in each sum: of two, the compiler might fuse now this, now that one */
+        const sru__vec m1 = (d - m0) * s->step1 + m0, v1 = (d * d - v0) * s->step2 + v0;
+        const sru__vec down = sru__root(v1) * s->root_unbias2 + s->eps;
+        sru__store_part(m + i, m1, n - i);
+        sru__store_part(v + i, v1, n - i);
+        sru__store_part(p + i, p0 * s->shrink - m1 * s->rate / down, n - i);
+        sru__store_part(g + i, sru__zero(), n - i);
+    }
+}
+#endif
+
+static const sru__kernels SRU__FN(kernels) = {
+    SRU__MR, SRU__W < 4 ? 16 : 4 * SRU__W,
+    SRU__FN(product), SRU__FN(unpack), SRU__FN(row), SRU__FN(scan_forward), SRU__FN(attend),
+    SRU__FN(layernorm), SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(multiply),
+#ifndef SRU_NO_BACKWARD
+    SRU__FN(scan_backward), SRU__FN(attend_backward), SRU__FN(layernorm_backward),
+    SRU__FN(squares), SRU__FN(adamw)
+#endif
+};
+
+static const sru_backend SRU__FN(backend) = {
+    SRU__STR(SRU__ISA), 128, &SRU__FN(kernels),
+    sru__cpu_alloc, sru__cpu_release, sru__cpu_copy, sru__cpu_pack,
+    sru__cpu_linear_forward, SRU__TRAINING(sru__cpu_linear_backward),
+    sru__cpu_scan_forward, SRU__TRAINING(sru__cpu_scan_backward),
+    sru__cpu_attention_forward, SRU__TRAINING(sru__cpu_attention_backward),
+    sru__cpu_layernorm_forward, SRU__TRAINING(sru__cpu_layernorm_backward),
+    sru__cpu_embedding_forward, SRU__TRAINING(sru__cpu_embedding_backward),
+    sru__cpu_dropout, sru__cpu_softmax_loss,
+    SRU__TRAINING(sru__cpu_norm), SRU__TRAINING(sru__cpu_adamw)
+};
+
+#undef SRU__GLUE_
+#undef SRU__GLUE
+#undef SRU__STR_
+#undef SRU__STR
+#undef SRU__FN
+#undef SRU__VP
+#undef SRU__MOST
+#undef sru__vec
+#undef sru__mask
+#undef sru__bits
+#undef sru__zero
+#undef sru__load
+#undef sru__load_part
+#undef sru__store_part
+#undef sru__to_bits
+#undef sru__from_bits
+#undef sru__select
+#undef sru__abs
+#undef sru__sum
+#undef sru__exp
+#undef sru__sigmoid
+#undef sru__tanh
+#undef sru__root
+#undef sru__from_ints
+#undef SRU__ISA
+#undef SRU__W
+#undef SRU__MR
+#undef SRU__NP
+#undef SRU__NP_HALF
+#undef SRU__NP_ONE
+#endif /* SRU__PASS */
+
+
+/* -------------------------------------------------------------------------------------------------
+   This software is available under two licences: choose whichever you prefer.
+
+   A. Public domain (www.unlicense.org)
+   This is free and unencumbered software released into the public domain. Anyone is free to copy,
+   modify, publish, use, compile, sell, or distribute this software, either in source code form or
+   as a compiled binary, for any purpose, commercial or non-commercial, and by any means.
+   In jurisdictions that recognize copyright laws, the author or authors of this software dedicate
+   any and all copyright interest in the software to the public domain. We make this dedication for
+   the benefit of the public at large and to the detriment of our heirs and successors. We intend
+   this dedication to be an overt act of relinquishment in perpetuity of all present and future
+   rights to this software under copyright law.
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+   NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+   NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+   LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+   CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+
+   B. MIT License
+   Copyright (c) 2026 the authors of sru.h
+   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+   associated documentation files (the "Software"), to deal in the Software without restriction,
+   including without limitation the rights to use, copy, modify, merge, publish, distribute,
+   sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
+   furnished to do so, subject to the following conditions:
+   The above copyright notice and this permission notice shall be included in all copies or
+   substantial portions of the Software.
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT
+   NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+   NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM,
+   DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+   OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE. */
