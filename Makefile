@@ -1,0 +1,59 @@
+# make help lists the targets. Only a C compiler is needed; OpenMP is used where there is one.
+
+CFLAGS  = -O2
+SECONDS = 60
+FILE    = sru.h
+
+OPENMP := $(shell echo 'int main(void) { return 0; }' | \
+            $(CC) -fopenmp -x c - -o /dev/null 2>/dev/null && echo -fopenmp)
+COMPILE = $(CC) -std=c99 -Wall -Wextra -Wpedantic $(OPENMP) $(CFLAGS)
+
+EXAMPLES = $(patsubst examples/%.c, build/%, $(wildcard examples/*.c))
+TESTS    = $(patsubst tests/%.c, build/%, $(wildcard tests/test_*.c tests/fuzz_*.c))
+
+all: $(EXAMPLES) $(TESTS) build/bench  ## build the examples, tests and benchmarks: the default
+
+run: build/charlm     ## train a language model on FILE=sru.h for SECONDS=60, and sample it
+	build/charlm train $(FILE) --model build/charlm.safetensors --seconds $(SECONDS)
+	build/charlm sample build/charlm.safetensors --length 600
+
+test: all             ## run all tests; the last line is `N passed, N failed`
+	@CC="$(CC)" sh tests/run.sh
+
+bench: build/bench    ## measure the operators and networks on this machine
+	build/bench
+
+test-pytorch:         ## compare with the reference in PyTorch, which it installs first
+	tests/pytorch/run
+
+help:                 ## print this
+	@sed -n 's/^\([a-z-]*\):.*## /make \1@/p' Makefile | awk -F@ '{ printf "%-18s%s\n", $$1, $$2 }'
+
+clean:                ## remove build/
+	rm -rf build
+
+cuda test-cuda:
+	@echo "There is no GPU program yet: sru_cuda.cu is still to come." >&2; exit 1
+
+build/%: examples/%.c sru.h | build
+	$(COMPILE) $< -o $@ -lm -lpthread
+
+build/%: bench/%.c sru.h | build
+	$(COMPILE) $< -o $@
+
+build/mcu: examples/mcu.c sru.h build/weights.h
+	$(COMPILE) -Ibuild $< -o $@
+
+build/weights.h: build/pack examples/rnn.safetensors
+	build/pack examples/rnn.safetensors q8 > $@
+
+build/sru.o: tests/sru.c sru.h | build
+	$(COMPILE) -c $< -o $@
+
+build/%: tests/%.c build/sru.o $(wildcard tests/*.h)
+	$(COMPILE) $< build/sru.o -o $@ -lm
+
+build:
+	mkdir -p build
+
+.PHONY: all run test bench test-pytorch help clean cuda test-cuda

@@ -1,0 +1,414 @@
+/* How fast the operators and networks are: see --help. Times are medians over as many calls as fit
+   into the time given. */
+#define _POSIX_C_SOURCE 200112L         /* clock_gettime, setenv */
+#define SRU_IMPLEMENTATION
+#include "../sru.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static const char *const help =
+    "bench [CASE] [options]     times one case, or without CASE a set of them\n"
+    "\n"
+    "  linear M N K             y = x W', x (M,K), W (N,K), weights packed beforehand\n"
+    "  scan T B D               the elementwise recurrence alone, U given\n"
+    "  layer T B D L            inference over a whole sequence, L layers of D\n"
+    "  train T B D L            forward and backward of the same\n"
+    "  stream D L               one step of one sequence\n"
+    "  layernorm ROWS N\n"
+    "  attention T B H HD       causal, H heads of HD columns, as SRU++ uses it\n"
+    "  srupp T B D P L          inference of SRU++; --heads H; --train: forward and backward\n"
+    "\n"
+    "  --threads N              default: as many as OpenMP offers; the set runs on 1 too\n"
+    "  --isa NAME               scalar, sse2, avx2, avx512, neon ... default: the best here\n"
+    "  --type NAME              of packed weights: f32 (default), bf16, q8\n"
+    "  --seconds N              for each case, default 1\n"
+    "  --json                   one object a line: case, threads, isa, ns (median of a call),\n"
+    "                           ns_min, and gflops (of the products) or gbytes (moved) a second\n";
+
+static const char *const set[] = {
+    "linear 1024 1536 512", "linear 512 3072 1024", "linear 64 1536 512", "linear 1 1536 512",
+    "scan 256 8 512", "layernorm 2048 512", "attention 512 2 4 64",
+    "layer 128 8 512 4", "layer 512 1 256 2", "train 64 16 256 4",
+    "srupp 256 4 512 128 2", "stream 64 2", "stream 256 2", "stream 512 4"
+};
+
+static struct {
+    double seconds;
+    int threads, json, heads, train;
+    sru_type type;
+} option = { 1, 0, 0, 1, 0, SRU_F32 };
+
+static void fail(const char *sentence)
+{
+    fprintf(stderr, "bench: %s\n", sentence);
+    exit(1);
+}
+
+/* ---- one case -------------------------------------------------------------------------------- */
+
+/* What a case calls again and again. Networks use model and io, operators the rest. */
+typedef struct bench {
+    sru_context ctx;
+    sru_model   model;
+    sru_io      io;
+    sru_scan    scan;
+    sru_attention attention;
+    size_t      m, n, k;
+    float      *x, *y, *w, *b;
+    void       *packed;
+    double      flops, bytes;           /* of a call; one of them */
+    sru_status (*call)(struct bench *);
+} bench;
+
+static void  *taken[64];
+static size_t taken_count;
+
+static void *take(size_t bytes)
+{
+    void *p = taken_count < 64 ? sru_cpu()->alloc(NULL, bytes ? bytes : 1) : NULL;
+    if (!p) fail("no memory");
+    return taken[taken_count++] = p;
+}
+
+static float *take_random(size_t n, float scale)        /* uniform between -scale and scale */
+{
+    static uint32_t random = 1;
+    float *p = (float *)take(n * sizeof *p);
+    for (size_t i = 0; i < n; i++) {
+        random = random * 1664525u + 1013904223u;
+        p[i] = scale * ((float)(random >> 8) / 8388608.f - 1);
+    }
+    return p;
+}
+
+static sru_status call_linear(bench *c)
+{
+    return c->ctx.op->linear_forward(&c->ctx, c->y, c->x, c->packed, option.type, NULL,
+                                     c->m, c->n, c->k);
+}
+
+static sru_status call_layernorm(bench *c)
+{
+    return c->ctx.op->layernorm_forward(&c->ctx, c->y, NULL, c->x, c->w, c->b, c->m, c->n);
+}
+
+static sru_status call_scan(bench *c) { return c->ctx.op->scan_forward(&c->ctx, &c->scan); }
+
+static sru_status call_attention(bench *c)
+{
+    return c->ctx.op->attention_forward(&c->ctx, &c->attention);
+}
+
+static sru_status call_forward(bench *c) { return sru_forward(&c->ctx, &c->model, &c->io); }
+
+static sru_status call_train(bench *c)
+{
+    const sru_status status = sru_forward(&c->ctx, &c->model, &c->io);
+    return status ? status : sru_backward(&c->ctx, &c->model, &c->io);
+}
+
+static void make_linear(bench *c, const size_t *dim)
+{
+    size_t bytes;
+    c->m = dim[0], c->n = dim[1], c->k = dim[2];
+    c->x = take_random(c->m * c->k, 1);
+    c->y = (float *)take(c->m * c->n * 4);
+    c->w = take_random(c->n * c->k, 0.1f);
+    bytes = c->ctx.op->pack(&c->ctx, NULL, option.type, c->w, c->n, c->k);
+    if (!bytes) fail("this type of weights is not offered");
+    c->packed = take(bytes);
+    c->ctx.op->pack(&c->ctx, c->packed, option.type, c->w, c->n, c->k);
+    c->flops = 2.0 * (double)c->m * (double)c->n * (double)c->k;
+    c->call = call_linear;
+}
+
+static void make_layernorm(bench *c, const size_t *dim)
+{
+    c->m = dim[0], c->n = dim[1];
+    c->x = take_random(c->m * c->n, 1);
+    c->y = (float *)take(c->m * c->n * 4);
+    c->w = take_random(c->n, 1);
+    c->b = take_random(c->n, 1);
+    c->bytes = 8.0 * (double)c->m * (double)c->n;
+    c->call = call_layernorm;
+}
+
+static void make_scan(bench *c, const size_t *dim)
+{
+    sru_scan *s = &c->scan;
+    const size_t rows = dim[0] * dim[1], N = dim[2];
+    s->T = dim[0], s->B = dim[1], s->N = N, s->K = 3;
+    s->u    = take_random(rows * 3 * N, 2);
+    s->x    = take_random(rows * N, 1);
+    s->v    = take_random(2 * N, 1);
+    s->bias = take_random(2 * N, 1);
+    s->h    = (float *)take(rows * N * 4);
+    c->bytes = 4.0 * 5 * (double)rows * (double)N;      /* reads 3 u and x, writes h */
+    c->call = call_scan;
+}
+
+/* Multiplications and additions of a query over itself and the T - 1 keys before, on average. */
+static double attention_flops(size_t T, size_t P) { return 2.0 * ((double)T + 1) * (double)P; }
+
+static void make_attention(bench *c, const size_t *dim)
+{
+    sru_attention *s = &c->attention;
+    const size_t rows = dim[0] * dim[1], P = dim[2] * dim[3];
+    s->T = dim[0], s->B = dim[1], s->H = (int)dim[2], s->P = P;
+    s->causal = 1;
+    s->q     = take_random(rows * P, 1);
+    s->kv    = take_random(rows * 2 * P, 1);
+    s->alpha = take_random(1, 1);
+    s->o     = (float *)take(rows * P * 4);
+    c->flops = (double)rows * attention_flops(dim[0], P);
+    c->call = call_attention;
+}
+
+static void make_network(bench *c, sru_config config, size_t T, size_t B, int training)
+{
+    const size_t D = (size_t)config.hidden_size;
+    sru_model plain;
+    sru_sizes n;
+    plain.config = config;
+    plain.type = SRU_PLAIN;
+    if (sru_size(&n, &c->ctx, &plain, T, B)) fail(c->ctx.error);
+    plain.weights = take(n.weights);
+    if (sru_init((float *)plain.weights, &plain.config, 1)) fail("sru_init() failed");
+    c->model = plain;
+    if (training) {
+        c->io.tape  = take(n.tape);
+        c->io.grads = (float *)take(n.weights);
+        c->io.dh    = take_random(T * B * D, 1e-3f);
+        c->io.dx    = (float *)take(T * B * D * 4);
+    } else {
+        c->model.type = option.type;
+        if (sru_size(&n, &c->ctx, &c->model, T, B)) fail(c->ctx.error);
+        if (sru_pack(&c->ctx, &c->model, take(n.weights), &plain)) fail(c->ctx.error);
+    }
+    c->io.T = T, c->io.B = B;
+    c->io.x = take_random(T * B * D, 1);
+    c->io.h = (float *)take(T * B * D * 4);
+    c->io.state = (float *)take(B * n.state * 4);
+    c->flops *= (double)(T * B) * config.num_layers * (training ? 3 : 1);
+    c->call = training ? call_train : call_forward;
+}
+
+static sru_config config_of(size_t D, size_t L)
+{
+    sru_config config;
+    memset(&config, 0, sizeof config);
+    if (D > 1u << 20 || L > SRU_MAX_LAYERS) fail("the network is too large");
+    config.input_size = config.hidden_size = (int)D;
+    config.num_layers = (int)L;
+    return config;
+}
+
+static void make_sru(bench *c, size_t T, size_t B, size_t D, size_t L, int training)
+{
+    c->flops = 2.0 * 3 * (double)D * (double)D;         /* of a row in a layer */
+    make_network(c, config_of(D, L), T, B, training);
+}
+
+static void make_layer (bench *c, const size_t *d) { make_sru(c, d[0], d[1], d[2], d[3], 0); }
+static void make_train (bench *c, const size_t *d) { make_sru(c, d[0], d[1], d[2], d[3], 1); }
+static void make_stream(bench *c, const size_t *d) { make_sru(c, 1, 1, d[0], d[1], 0); }
+
+static void make_srupp(bench *c, const size_t *d)
+{
+    const double D = (double)d[2], P = (double)d[3];
+    sru_config config = config_of(d[2], d[4]);
+    if (d[3] > 1u << 20) fail("the network is too large");
+    config.arch = SRU_ARCH_SRUPP;
+    config.projection_size = (int)d[3];
+    config.num_heads = option.heads;
+    config.causal = 1;
+    c->flops = 2*D*P + 2*P*2*P + 2*P*3*D + attention_flops(d[0], d[3]);
+    make_network(c, config, d[0], d[1], option.train);
+}
+
+static const struct {
+    const char *name;
+    int dims;
+    void (*make)(bench *, const size_t *);
+} cases[] = {
+    { "linear", 3, make_linear }, { "scan", 3, make_scan }, { "layer", 4, make_layer },
+    { "train", 4, make_train }, { "stream", 2, make_stream }, { "layernorm", 2, make_layernorm },
+    { "attention", 4, make_attention }, { "srupp", 5, make_srupp }
+};
+
+/* ---- timing ---------------------------------------------------------------------------------- */
+
+static double now(void)                                 /* ns */
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* ns[0]: the median of a call, ns[1]: the minimum. Calls shorter than the clock is exact are timed
+   together. */
+static void measure(bench *c, double ns[2])
+{
+    enum { MOST = 100000 };
+    static double sample[MOST];
+    double start, end;
+    int n = 0, together = 1;
+    for (;;) {
+        start = now();
+        for (int i = 0; i < together; i++)
+            if (c->call(c)) fail(c->ctx.error);
+        if (now() - start > 2e4 || together > 1000000) break;
+        together *= 2;
+    }
+    end = now() + 1e9 * option.seconds;
+    do {
+        start = now();
+        for (int i = 0; i < together; i++) c->call(c);
+        sample[n++] = (now() - start) / together;
+    } while (n < MOST && (now() < end || n < 3));
+    qsort(sample, (size_t)n, sizeof *sample, ascending);
+    ns[0] = n % 2 ? sample[n/2] : (sample[n/2 - 1] + sample[n/2]) / 2;
+    ns[1] = sample[0];
+}
+
+static int offered_threads(void)
+{
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+static void print_time(double ns)
+{
+    if (ns < 1e3) printf(" %8.1f ns", ns);
+    else if (ns < 1e6) printf(" %8.2f us", ns * 1e-3);
+    else printf(" %8.2f ms", ns * 1e-6);
+}
+
+/* text: the case with its sizes, "linear 1024 1536 512" */
+static void run(const char *text, int threads)
+{
+    char name[16] = "", error[SRU_ERROR_SIZE] = "a call failed", extra;
+    size_t dim[5] = {0}, need = 0, i, kinds = sizeof cases / sizeof *cases;
+    unsigned long long d[5];
+    double ns[2], rate;
+    int given;
+    bench c;
+
+    given = sscanf(text, "%15s %llu %llu %llu %llu %llu %c", name, d, d+1, d+2, d+3, d+4, &extra);
+    for (i = 0; i < kinds && strcmp(name, cases[i].name); i++) { }
+    if (i == kinds) fail("there is no such case: see --help");
+    if (given != 1 + cases[i].dims || strchr(text, '-'))
+        fail("wrong sizes or options for this case: see --help");
+    while (given-- > 1) {
+        if (!d[given - 1] || d[given - 1] > 1u << 30) fail("sizes are 1 to 2^30");
+        dim[given - 1] = (size_t)d[given - 1];
+    }
+    memset(&c, 0, sizeof c);
+    c.ctx.op = sru_cpu();
+    c.ctx.threads = threads ? threads : offered_threads();
+    c.ctx.error = error;
+    cases[i].make(&c, dim);
+    c.ctx.measure = &need;
+    if (c.call(&c)) fail(error);
+    c.ctx.measure = NULL;
+    c.ctx.work = take(c.ctx.work_size = need);
+    measure(&c, ns);
+    rate = (c.flops > 0 ? c.flops : c.bytes) / ns[0];   /* in 10^9 a second */
+
+    if (option.json) {
+        printf("{\"case\": \"%s\", \"threads\": %d, \"isa\": \"%s\", \"ns\": %.1f, "
+               "\"ns_min\": %.1f, \"%s\": %.4g}\n", text, c.ctx.threads, c.ctx.op->name,
+               ns[0], ns[1], c.flops > 0 ? "gflops" : "gbytes", rate);
+    } else {
+        static int headed;
+        if (!headed++)
+            printf("sru.h %d.%d.%d, %s\n%-24s threads      median     minimum        rate\n",
+                   SRU_VERSION / 100, SRU_VERSION / 10 % 10, SRU_VERSION % 10, c.ctx.op->name,
+                   "case");
+        printf("%-24s %7d", text, c.ctx.threads);
+        print_time(ns[0]);
+        print_time(ns[1]);
+        printf(" %8.1f %s/s\n", rate, c.flops > 0 ? "GFLOP" : "GB");
+    }
+    fflush(stdout);
+    while (taken_count) c.ctx.op->release(&c.ctx, taken[--taken_count]);
+}
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+static double number(const char *name, const char *text, double low, double high)
+{
+    char *end;
+    const double x = text ? strtod(text, &end) : 0;
+    if (!text || !*text || *end || !(x >= low && x <= high)) {
+        fprintf(stderr, "bench: %s needs a number from %g to %g\n", name, low, high);
+        exit(1);
+    }
+    return x;
+}
+
+static void set_isa(const char *name)
+{
+    if (!name) fail("--isa needs a name");
+#ifdef _WIN32
+    _putenv_s("SRU_ISA", name);
+#else
+    setenv("SRU_ISA", name, 1);
+#endif
+    if (strcmp(sru_cpu()->name, name)) fail("this machine or build has no such instruction set");
+}
+
+static void set_type(const char *name)
+{
+    if (name && !strcmp(name, "f32")) option.type = SRU_F32;
+    else if (name && !strcmp(name, "bf16")) option.type = SRU_BF16;
+    else if (name && !strcmp(name, "q8")) option.type = SRU_Q8;
+    else fail("--type is f32, bf16 or q8");
+}
+
+int main(int argc, char **argv)
+{
+    char text[128] = "";
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help")) return fputs(help, stdout) < 0;
+        else if (!strcmp(argv[i], "--json")) option.json = 1;
+        else if (!strcmp(argv[i], "--isa")) set_isa(argv[++i]);
+        else if (!strcmp(argv[i], "--type")) set_type(argv[++i]);
+        else if (!strcmp(argv[i], "--threads")) {
+            i++, option.threads = (int)number("--threads", argv[i], 1, 1024);
+        } else if (!strcmp(argv[i], "--heads")) {
+            i++, option.heads = (int)number("--heads", argv[i], 1, 1024);
+        } else if (!strcmp(argv[i], "--train")) {
+            option.train = 1;
+        } else if (!strcmp(argv[i], "--seconds")) {
+            i++, option.seconds = number("--seconds", argv[i], 0, 1e5);
+        } else if (strlen(text) + strlen(argv[i]) + 2 > sizeof text) {
+            fail("too many arguments: see --help");
+        } else {
+            if (*text) strcat(text, " ");
+            strcat(text, argv[i]);
+        }
+    }
+    if (*text) {
+        run(text, option.threads);
+        return 0;
+    }
+    if (!option.threads && offered_threads() > 1)
+        for (size_t i = 0; i < sizeof set / sizeof *set; i++) run(set[i], 1);
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++) run(set[i], option.threads);
+    return 0;
+}

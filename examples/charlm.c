@@ -1,0 +1,608 @@
+/* charlm: a language model of characters, trained, evaluated and sampled on any text.
+
+       build/charlm train FILE --seconds 60
+       build/charlm sample build/charlm.safetensors --prime "The "
+
+   Each byte is looked up in an embedding (V,E) and goes through a stack of SRU layers; a linear
+   layer makes of their D outputs the probabilities of the V bytes that may come next. */
+#define _POSIX_C_SOURCE 200809L     /* clock_gettime, isatty, popen */
+#define SRU_IMPLEMENTATION
+#include "../sru.h"
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    V = 256,                /* bytes */
+    CHUNK = 1024,           /* characters at a time in evaluation; the bits do not depend on it */
+    VALIDATED = 16384,      /* characters of a validation during training, at most once after */
+    BETWEEN = 4*VALIDATED   /* so many to train on, which take 12 times as long: 8 % of the time */
+};
+static const double VALIDATE = 0.05;        /* and at most once in this share of the training */
+static const float WARM_UP = 0.05f;         /* share of the training in which the rate rises */
+static const float CLIP = 1;                /* the gradient's greatest length */
+static const float BETA1 = 0.9f, BETA2 = 0.99f, EPSILON = 1e-8f, DECAY = 0.1f;      /* of AdamW */
+
+typedef struct options {
+    const char *command, *file, *text;      /* train FILE, eval FILE TEXT, sample FILE */
+    const char *model, *arch, *prime;
+    double      seconds, steps, hidden, layers, batch, length, lr, seed, threads, temperature;
+} options;
+
+static char error[SRU_ERROR_SIZE];
+static volatile sig_atomic_t interrupted;
+
+/* ---- Small things --------------------------------------------------------------------------- */
+
+static void fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("charlm: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    exit(1);
+}
+
+static void check(sru_status status)
+{
+    if (status) fail("%s", error);
+}
+
+/* Ctrl-C ends a training as if its time were over; a second one ends the program. */
+static void on_signal(int number)
+{
+    interrupted = 1;
+    signal(number, SIG_DFL);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9*(double)t.tv_nsec;
+}
+
+/* Uniform in [0, 1), by the generator splitmix64. */
+static double uniform(uint64_t *random)
+{
+    uint64_t z = *random += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30))*0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27))*0x94D049BB133111EBu;
+    return (double)((z ^ (z >> 31)) >> 11)/9007199254740992.0;      /* 2^53 */
+}
+
+/* Memory is given back when the program ends. */
+static void *allocate(const sru_context *ctx, size_t bytes)
+{
+    void *memory = ctx->op->alloc(ctx, bytes);
+    if (!memory) fail("%zu bytes of memory are not to be had: choose a smaller network", bytes);
+    return memory;
+}
+
+static float *floats(const sru_context *ctx, size_t n)
+{
+    return (float *)allocate(ctx, n*sizeof(float));
+}
+
+static char *join(const char *a, const char *b)
+{
+    char *both = (char *)malloc(strlen(a) + strlen(b) + 1);
+    if (!both) fail("there is no memory");
+    return strcat(strcpy(both, a), b);
+}
+
+/* ---- The model ------------------------------------------------------------------------------ */
+
+/* All parameters lie in one array, and so do their gradients and the two moments of AdamW: one
+   call each measures, clips and updates them all. */
+typedef struct parameters {
+    float *all, *embedding, *stack, *output, *bias;     /* (n) is (V,E), the SRU's, (V,D), (V) */
+} parameters;
+
+typedef struct network {
+    sru_model   rnn;        /* its weights are p.stack */
+    size_t      E, D, n;
+    parameters  p;
+    const void *output;     /* p.output in the form rnn.type */
+} network;
+
+static parameters new_parameters(const sru_context *ctx, const network *net)
+{
+    parameters p;
+    p.all = p.embedding = floats(ctx, net->n);
+    p.stack = p.embedding + V*net->E;
+    p.bias = p.all + net->n - V;
+    p.output = p.bias - V*net->D;
+    return p;
+}
+
+static network new_network(const sru_context *ctx, const sru_config *config)
+{
+    network net = {0};
+    sru_sizes size;
+    net.rnn.config = *config;
+    check(sru_size(&size, ctx, &net.rnn, 1, 1));
+    net.E = (size_t)config->input_size;
+    net.D = (size_t)config->hidden_size;
+    net.n = V*net.E + size.weights/sizeof(float) + V*net.D + V;
+    net.p = new_parameters(ctx, &net);
+    net.rnn.weights = net.p.stack;
+    net.output = net.p.output;
+    return net;
+}
+
+/* What a file holds beside the SRU. */
+static void own_tensors(const network *net, sru_tensor own[3])
+{
+    const sru_tensor list[3] = {
+        { "embedding.weight", { V, net->E }, net->p.embedding, 0, 0 },
+        { "output.weight",    { V, net->D }, net->p.output,    0, 0 },
+        { "output.bias",      { V },         net->p.bias,      0, 0 }
+    };
+    memcpy(own, list, sizeof list);
+}
+
+static void save(const network *net, const char *path)
+{
+    sru_tensor own[3];
+    own_tensors(net, own);
+    check(sru_save(path, &net->rnn, "rnn.", own, 3, error));
+}
+
+static network load(const sru_context *ctx, const char *path)
+{
+    network net;
+    sru_model rnn = {0};
+    sru_tensor own[3];
+    size_t size;
+    int i;
+    void *file = sru_read_file(path, &size, error);
+    if (!file) fail("%s", error);
+    if (sru_load_bytes(&rnn, NULL, file, size, "rnn.", error)) fail("%s: %s", path, error);
+    if (rnn.config.bidirectional) fail("%s: a network that reads backwards cannot foretell", path);
+    net = new_network(ctx, &rnn.config);
+    own_tensors(&net, own);
+    if (sru_load_bytes(&net.rnn, net.p.stack, file, size, "rnn.", error))
+        fail("%s: %s", path, error);
+    for (i = 0; i < 3; i++)
+        if (sru_read_tensor(&own[i], file, size, error)) fail("%s: %s", path, error);
+    free(file);
+    return net;
+}
+
+/* ---- Prediction ----------------------------------------------------------------------------- */
+
+/* What is computed at a time: T steps of B sequences. */
+typedef struct batch {
+    sru_io   io;
+    size_t   rows;              /* T*B */
+    size_t   state;             /* floats of io.state */
+    int32_t *token, *target;    /* (T,B)   the byte at a place, and the one after it */
+    float   *x, *logits;        /* (T,B,E) (T,B,V) */
+    float   *dx, *dh;           /* (T,B,E) (T,B,D) in training */
+} batch;
+
+static batch new_batch(const sru_context *ctx, const network *net, size_t T, size_t B)
+{
+    batch b = {0};
+    sru_sizes size;
+    check(sru_size(&size, ctx, &net->rnn, T, B));
+    b.rows = T*B;
+    b.state = B*size.state;
+    b.token = (int32_t *)allocate(ctx, b.rows*sizeof(int32_t));
+    b.target = (int32_t *)allocate(ctx, b.rows*sizeof(int32_t));
+    b.x = floats(ctx, b.rows*net->E);
+    b.logits = floats(ctx, b.rows*V);
+    b.io.T = T;
+    b.io.B = B;
+    b.io.x = b.x;
+    b.io.h = floats(ctx, b.rows*net->D);
+    b.io.state = floats(ctx, b.state);
+    return b;
+}
+
+/* From tokens to logits. The next call starts from the state that this one ends in. */
+static void predict(const sru_context *ctx, const network *net, batch *b)
+{
+    check(ctx->op->embedding_forward(ctx, b->x, b->token, net->p.embedding, b->rows, net->E, V));
+    check(sru_forward(ctx, &net->rnn, &b->io));
+    check(ctx->op->linear_forward(ctx, b->logits, b->io.h, net->output, net->rnn.type,
+                                  net->p.bias, b->rows, V, net->D));
+}
+
+/* Bits per character of a text, read as one sequence in parts of the batch's length. */
+static double evaluate(const sru_context *ctx, const network *net, batch *b, const uint8_t *text,
+                       size_t n)
+{
+    double sum = 0, loss;
+    size_t at, t;
+    memset(b->io.state, 0, b->state*sizeof(float));
+    for (at = 0; at + 1 < n; at += CHUNK) {
+        b->rows = b->io.T = n - 1 - at < CHUNK ? n - 1 - at : CHUNK;
+        for (t = 0; t < b->rows; t++) {
+            b->token[t] = text[at + t];
+            b->target[t] = text[at + t + 1];
+        }
+        predict(ctx, net, b);
+        check(ctx->op->softmax_loss(ctx, &loss, NULL, b->logits, b->target, 1, b->rows, V));
+        sum += loss;
+    }
+    return sum/(double)(n - 1)/log(2);
+}
+
+/* ---- Text ----------------------------------------------------------------------------------- */
+
+typedef struct corpus {
+    const uint8_t *train, *validation, *test;       /* 90 %, 5 % and 5 % of the file */
+    size_t         trains, validations, tests;      /* bytes */
+} corpus;
+
+static corpus read_corpus(const char *path)
+{
+    corpus c;
+    size_t size, to90, to95;
+    c.train = (const uint8_t *)sru_read_file(path, &size, error);
+    if (!c.train) fail("%s", error);
+    to90 = size/100*90 + size%100*90/100;
+    to95 = size/100*95 + size%100*95/100;
+    c.trains = to90;
+    c.validation = c.train + to90;
+    c.validations = to95 - to90;
+    c.test = c.train + to95;
+    c.tests = size - to95;
+    if (c.validations < 2 || c.tests < 2)
+        fail("%s is too short: 5 %% of its %zu bytes are no test", path, size);
+    return c;
+}
+
+/* B streams begin evenly spread over the text, and each reads on through all of it, T bytes at a
+   time: a batch goes on where the one before it ended, so that the state is of use. */
+static void next_batch(batch *b, const corpus *text, size_t step)
+{
+    const size_t n = text->trains, T = b->io.T, B = b->io.B;
+    size_t t, s;
+    for (s = 0; s < B; s++) {
+        const size_t at = (n/B*s + step*T)%n;
+        for (t = 0; t < T; t++) {
+            b->token[t*B + s] = text->train[(at + t)%n];
+            b->target[t*B + s] = text->train[(at + t + 1)%n];
+        }
+    }
+}
+
+/* ---- Training ------------------------------------------------------------------------------- */
+
+typedef struct trainer {
+    sru_context ctx;            /* ctx.step counts the updates */
+    network     net;
+    parameters  g;              /* gradients */
+    float      *m, *v;          /* (n) moments of AdamW */
+    batch       b, validation;
+
+    double      start, share;   /* when it began; the part of it that is done, 0 ... 1 */
+    double      sum, n;         /* of the loss in the n steps since the last validation */
+    double      last;           /* share at the last validation, */
+    double      bits, best;     /* its result, and the lowest so far */
+    FILE       *curve;
+} trainer;
+
+static trainer new_trainer(const sru_context *cpu, const options *o)
+{
+    trainer t = {0};
+    sru_config config = {0};
+    sru_sizes size;
+    uint64_t random = (uint64_t)o->seed;
+    size_t i;
+
+    config.input_size = config.hidden_size = (int)o->hidden;
+    config.num_layers = (int)o->layers;
+    config.layer_norm = config.normalize_after = 1;
+    t.ctx = *cpu;
+    t.net = new_network(cpu, &config);
+    t.g = new_parameters(cpu, &t.net);
+    t.m = floats(cpu, t.net.n);
+    t.v = floats(cpu, t.net.n);
+    check(sru_init(t.net.p.stack, &config, random));
+    for (i = 0; i < V*t.net.E; i++) t.net.p.embedding[i] = (float)(2*uniform(&random) - 1);
+    for (i = 0; i < V*t.net.D; i++)
+        t.net.p.output[i] = (float)((2*uniform(&random) - 1)/sqrt((double)t.net.D));
+
+    t.validation = new_batch(cpu, &t.net, CHUNK, 1);
+    t.b = new_batch(cpu, &t.net, (size_t)o->length, (size_t)o->batch);
+    check(sru_size(&size, cpu, &t.net.rnn, t.b.io.T, t.b.io.B));
+    t.b.io.tape = allocate(cpu, size.tape);
+    t.b.io.grads = t.g.stack;
+    t.b.io.dx = t.b.dx = floats(cpu, t.b.rows*t.net.E);
+    t.b.io.dh = t.b.dh = floats(cpu, t.b.rows*t.net.D);
+    t.bits = t.best = 8;            /* of who knows nothing: log2(V) */
+    return t;
+}
+
+/* One update of all parameters. Returns bits per character before it. */
+static double update(trainer *t, double rate)
+{
+    const sru_context *ctx = &t->ctx;
+    const sru_backend *op = ctx->op;
+    const network *net = &t->net;
+    batch *b = &t->b;
+    double loss, norm;
+
+    predict(ctx, net, b);
+    check(op->softmax_loss(ctx, &loss, b->logits, b->logits, b->target, 1/(float)b->rows,
+                           b->rows, V));
+    check(op->linear_backward(ctx, b->dh, t->g.output, t->g.bias, b->logits, b->io.h,
+                              net->p.output, 0, b->rows, V, net->D));
+    check(sru_backward(ctx, &net->rnn, &b->io));
+    check(op->embedding_backward(ctx, t->g.embedding, b->dx, b->token, b->rows, net->E, V));
+
+    check(op->norm(ctx, &norm, t->g.all, net->n));
+    check(op->adamw(ctx, net->p.all, t->m, t->v, t->g.all, norm > CLIP ? CLIP/(float)norm : 1,
+                    (float)rate, BETA1, BETA2, EPSILON, DECAY, ++t->ctx.step, net->n));
+    return loss/(double)b->rows/log(2);
+}
+
+/* Up to 1 in the warm-up, then along a cosine down to 0. */
+static double schedule(double share)
+{
+    if (share < WARM_UP) return share/WARM_UP;
+    return 0.5 + 0.5*cos(acos(-1)*(share - WARM_UP)/(1 - WARM_UP));
+}
+
+static void show(const trainer *t, const char *before, const char *after)
+{
+    double elapsed = now() - t->start, characters = (double)t->ctx.step*(double)t->b.rows;
+    printf("%s%3.0f %%  %.2f million characters, %.0f a second  training %.3f  validation %.3f  "
+           "%.0f s left %s", before, 100*t->share, 1e-6*characters, characters/elapsed,
+           t->sum/t->n, t->bits, elapsed*(1 - t->share)/t->share, after);
+    fflush(stdout);
+}
+
+/* Keeps the model if it is the best so far, and adds a line to the loss curve. */
+static void validate(trainer *t, const corpus *text, const char *model)
+{
+    const size_t n = text->validations < VALIDATED ? text->validations : VALIDATED;
+    t->last = t->share;
+    t->bits = evaluate(&t->ctx, &t->net, &t->validation, text->validation, n);
+    if (t->bits < t->best) {
+        t->best = t->bits;
+        save(&t->net, model);
+    }
+    fprintf(t->curve, "%.2f,%.0f,%.4f,%.4f\n", now() - t->start,
+            (double)t->ctx.step*(double)t->b.rows, t->sum/t->n, t->bits);
+}
+
+static void run(trainer *t, const corpus *text, const options *o)
+{
+    const int terminal = isatty(STDOUT_FILENO);
+    double loss, shown = 0;
+    t->start = now();
+    while (t->share < 1 && !interrupted) {
+        next_batch(&t->b, text, (size_t)t->ctx.step);
+        loss = update(t, o->lr*schedule(t->share));
+        if (!isfinite(loss)) fail("the training diverged: choose an --lr below %g", o->lr);
+        t->sum += loss;
+        t->n++;
+        t->share = o->steps > 0 ? (double)t->ctx.step/o->steps : (now() - t->start)/o->seconds;
+        if (t->share > 1) t->share = 1;
+
+        if (interrupted || t->share >= 1 ||
+            (t->share - t->last >= VALIDATE && t->n*(double)t->b.rows >= BETWEEN)) {
+            validate(t, text, o->model);
+            show(t, terminal ? "\r" : "", "\n");
+            t->sum = t->n = 0;
+        } else if (terminal && now() - shown > 0.2) {
+            show(t, "\r", "");
+            shown = now();
+        }
+    }
+}
+
+static void draw(const char *csv, const char *picture)
+{
+    FILE *gnuplot = NULL;
+    if (!strchr(csv, '\'') && !system("gnuplot --version > /dev/null 2>&1"))
+        gnuplot = popen("gnuplot 2> /dev/null", "w");
+    if (gnuplot)
+        fprintf(gnuplot, "set terminal svg size 800,500 background 'white'; set output '%s'\n"
+                "set datafile separator ','; set grid\n"
+                "set xlabel 'million characters read'; set ylabel 'bits per character'\n"
+                "plot '%s' using ($2/1e6):3 with lines lw 2 title 'training', "
+                "'' using ($2/1e6):4 with lines lw 2 title 'validation'\n", picture, csv);
+    if (gnuplot && !pclose(gnuplot)) printf("loss curve: %s, drawn from %s\n", picture, csv);
+    else printf("loss curve: %s (install gnuplot to have it drawn)\n", csv);
+}
+
+static void print_test(const sru_context *cpu, const network *net, const corpus *text)
+{
+    batch b = new_batch(cpu, net, CHUNK, 1);
+    printf("test %.4f bits per character\n", evaluate(cpu, net, &b, text->test, text->tests));
+}
+
+static void train(const sru_context *cpu, const options *o)
+{
+    const char *csv = join(o->model, ".csv"), *picture = join(o->model, ".svg");
+    corpus text = read_corpus(o->file);
+    network best;
+    trainer t;
+    if (text.trains/(size_t)o->batch <= (size_t)o->length)
+        fail("%s is too short: %zu bytes to train on are not %g parts longer than %g", o->file,
+             text.trains, o->batch, o->length);
+    t = new_trainer(cpu, o);
+    save(&t.net, o->model);         /* if that is not possible, better to know it now */
+    t.curve = fopen(csv, "w");
+    if (!t.curve) fail("%s cannot be written", csv);
+    fputs("seconds,characters,training,validation\n", t.curve);
+
+    printf("%zu parameters, %zu characters, %s\n", t.net.n, text.trains, cpu->op->name);
+    signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+    run(&t, &text, o);
+    fclose(t.curve);
+    draw(csv, picture);
+
+    best = load(cpu, o->model);
+    printf("model: %s, validation %.4f bits per character\n", o->model,
+           evaluate(cpu, &best, &t.validation, text.validation, text.validations));
+    print_test(cpu, &best, &text);
+}
+
+/* ---- Sampling ------------------------------------------------------------------------------- */
+
+/* Drawn from softmax(logits/temperature); at temperature 0, the most likely. */
+static int draw_byte(const float *logits, double temperature, uint64_t *random)
+{
+    double weight[V], sum = 0;
+    int i, best = 0;
+    for (i = 1; i < V; i++) if (logits[i] > logits[best]) best = i;
+    if (temperature <= 0) return best;
+    for (i = 0; i < V; i++) sum += weight[i] = exp((logits[i] - logits[best])/temperature);
+    sum *= uniform(random);
+    for (i = 0; i < V - 1 && sum >= weight[i]; i++) sum -= weight[i];
+    return i;
+}
+
+/* Packs the weights: a single step reads them all, and packed it reads them in order. */
+static void pack(const sru_context *cpu, network *net)
+{
+    sru_model plain = net->rnn;
+    sru_sizes size;
+    void *output;
+    net->rnn.type = SRU_F32;
+    check(sru_size(&size, cpu, &net->rnn, 1, 1));
+    check(sru_pack(cpu, &net->rnn, allocate(cpu, size.weights), &plain));
+    output = allocate(cpu, cpu->op->pack(cpu, NULL, SRU_F32, net->p.output, V, net->D));
+    cpu->op->pack(cpu, output, SRU_F32, net->p.output, V, net->D);
+    net->output = output;
+}
+
+static void sample(const sru_context *cpu, const options *o)
+{
+    network net = load(cpu, o->file);
+    const char *prime = o->prime;
+    uint64_t random = (uint64_t)o->seed;
+    size_t left = (size_t)o->length;
+    batch b;
+    pack(cpu, &net);
+    b = new_batch(cpu, &net, 1, 1);
+    b.token[0] = '\n';              /* as at the beginning of a line */
+    predict(cpu, &net, &b);
+    while (*prime || left) {
+        if (*prime) b.token[0] = (unsigned char)*prime++;
+        else b.token[0] = draw_byte(b.logits, o->temperature, &random), left--;
+        putchar(b.token[0]);
+        predict(cpu, &net, &b);
+    }
+    putchar('\n');
+}
+
+/* ---- Command line --------------------------------------------------------------------------- */
+
+static const char help[] =
+"charlm: a language model of the bytes of any text\n"
+"\n"
+"  charlm train FILE           learn from 90 % of FILE, validate on 5 %, test on the last 5 %\n"
+"    --seconds N | --steps N   how long, 60 seconds if not said; Ctrl-C ends it early\n"
+"    --model OUT.safetensors   where the best model goes, beside this program if not said\n"
+"    --hidden D --layers L     units of a layer (192) and layers (3)\n"
+"    --batch B --length T      sequences (16) and characters (64) of an update\n"
+"    --lr R --seed S           highest learning rate (0.012) and seed (1)\n"
+"    --arch sru                the only one so far\n"
+"  charlm eval MODEL FILE      test on the last 5 % of FILE\n"
+"  charlm sample MODEL         write text\n"
+"    --prime TEXT --length N   how it begins, and characters to add (500)\n"
+"    --temperature X --seed S  0 takes the most likely, 1 draws as learnt (0.7); seed (1)\n"
+"  all: --threads N            0 or not said: as many as the machine has\n"
+"       --help                 print this\n";
+
+typedef struct option {
+    const char  *name, *commands;       /* t: train takes it, e: eval, s: sample */
+    const char **word;                  /* NULL: it is a number */
+    double      *number, least, most;
+    int          whole;
+} option;
+
+static double read_number(const option *x, const char *text)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= x->least && value <= x->most) ||
+        (x->whole && value != floor(value)))
+        fail("%s needs a %snumber from %g to %g, not '%s'", x->name, x->whole ? "whole " : "",
+             x->least, x->most, text);
+    return value;
+}
+
+static void read_options(options *o, int argc, char **argv)
+{
+    const option list[] = {
+        { "--model",       "t",   &o->model, NULL, 0, 0, 0 },
+        { "--arch",        "t",   &o->arch,  NULL, 0, 0, 0 },
+        { "--prime",       "s",   &o->prime, NULL, 0, 0, 0 },
+        { "--seconds",     "t",   NULL, &o->seconds,     0.01, 1e7,  0 },
+        { "--steps",       "t",   NULL, &o->steps,       1,    1e9,  1 },
+        { "--hidden",      "t",   NULL, &o->hidden,      1,    1e5,  1 },
+        { "--layers",      "t",   NULL, &o->layers,      1,    SRU_MAX_LAYERS, 1 },
+        { "--batch",       "t",   NULL, &o->batch,       1,    1e5,  1 },
+        { "--length",      "ts",  NULL, &o->length,      1,    1e9,  1 },
+        { "--lr",          "t",   NULL, &o->lr,          1e-9, 1e3,  0 },
+        { "--seed",        "ts",  NULL, &o->seed,        0,    1e15, 1 },
+        { "--temperature", "s",   NULL, &o->temperature, 0,    1e3,  0 },
+        { "--threads",     "tes", NULL, &o->threads,     0,    1e3,  1 }
+    };
+    const size_t count = sizeof list/sizeof *list;
+    size_t j;
+    int i;
+    for (i = 2; i < argc; i++) {
+        if (argv[i][0] != '-' && !o->file) o->file = argv[i];
+        else if (argv[i][0] != '-' && !o->text && *o->command == 'e') o->text = argv[i];
+        else {
+            if (!strcmp(argv[i], "--cuda")) fail("--cuda is not supported yet, only the CPU is");
+            for (j = 0; j < count && strcmp(argv[i], list[j].name); j++) {}
+            if (j == count || !strchr(list[j].commands, *o->command))
+                fail("%s does not take '%s': see --help", o->command, argv[i]);
+            if (++i == argc) fail("%s needs a value", list[j].name);
+            if (list[j].word) *list[j].word = argv[i];
+            else *list[j].number = read_number(&list[j], argv[i]);
+        }
+    }
+    if (!o->file || (*o->command == 'e' && !o->text))
+        fail("%s needs %s: see --help", o->command,
+             *o->command == 't' ? "a FILE" : *o->command == 's' ? "a MODEL" : "a MODEL and a FILE");
+    if (!strcmp(o->arch, "srupp")) fail("--arch srupp is not supported yet, only sru is");
+    if (strcmp(o->arch, "sru")) fail("--arch needs sru, not '%s'", o->arch);
+    if (o->steps > 0 && o->seconds > 0) fail("--seconds and --steps exclude each other");
+    if (o->steps <= 0 && o->seconds <= 0) o->seconds = 60;
+}
+
+int main(int argc, char **argv)
+{
+    options o = { argc > 1 ? argv[1] : "", NULL, NULL, join(argv[0], ".safetensors"), "sru", "",
+                  0, 0, 192, 3, 16, 64, 0.012, 1, 0, 0.7 };
+    sru_context cpu = {0};
+    int i;
+    for (i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help")) return fputs(help, stdout) < 0;
+    if (strcmp(o.command, "train") && strcmp(o.command, "eval") && strcmp(o.command, "sample"))
+        fail("the first argument must be train, eval or sample: see --help");
+    if (*o.command == 's') o.length = 500;
+    read_options(&o, argc, argv);
+    cpu.op = sru_cpu();
+    cpu.threads = (int)o.threads;
+    cpu.error = error;
+
+    if (*o.command == 't') train(&cpu, &o);
+    else if (*o.command == 's') sample(&cpu, &o);
+    else {
+        network net = load(&cpu, o.file);
+        corpus text = read_corpus(o.text);
+        print_test(&cpu, &net, &text);
+    }
+    return 0;
+}

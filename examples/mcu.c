@@ -1,0 +1,42 @@
+/* A network in the flash memory of a microcontroller: int8 weights in a const array, which pack.c
+   printed; no files, no heap, no start-up. Only printf, to show it at work, needs more.
+
+       ./pack rnn.safetensors q8 > weights.h && cc mcu.c -o mcu && ./mcu */
+#define SRU_IMPLEMENTATION
+#define SRU_NO_STDIO
+#define SRU_NO_BACKWARD
+#define SRU_NO_SIMD             /* so that this machine needs no more memory than the board */
+#define SRU_MALLOC(n) NULL
+#define SRU_FREE(p)   ((void)(p))
+#include "../sru.h"
+#include <stdio.h>
+
+enum { I = 8, N = 16, L = 2 };
+
+static const uint32_t weights[] = {
+#include "weights.h"
+};
+static const sru_model rnn = {
+    .config = { .input_size = I, .hidden_size = N, .num_layers = L },
+    .type = SRU_Q8, .weights = weights
+};
+
+static float x[I], h[N], state[L*N], work[1024];
+static const sru_context ctx = { .work = work, .work_size = sizeof work };
+static const sru_io io = { .T = 1, .B = 1, .x = x, .h = h, .state = state };
+
+int main(void)
+{
+    sru_sizes n;                            /* weights.h and memory fit the network, or it ends */
+    if (sru_size(&n, &ctx, &rnn, 1, 1) || n.weights != sizeof weights || n.work > sizeof work)
+        return 1;
+    printf("%u bytes of weights; in RAM %u of state, %u of scratch memory\n",
+           (unsigned)n.weights, (unsigned)sizeof state, (unsigned)n.work);
+
+    for (int t = 0; t < 12; t++) {
+        x[0] = t == 0;                                  /* the sensor: an impulse at t = 0 */
+        if (sru_forward(&ctx, &rnn, &io)) return 1;
+        printf("h[%2d][0] = %9.6f\n", t, h[0]);         /* hello.c prints the same in float32 */
+    }
+    return 0;
+}

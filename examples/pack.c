@@ -1,0 +1,34 @@
+/* Prints the packed weights of a model as numbers for a C array: see mcu.c.
+
+       cc pack.c -o pack && ./pack rnn.safetensors q8 > weights.h */
+#define SRU_IMPLEMENTATION
+#include "../sru.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(int argc, char **argv)
+{
+    const char *types[] = { "f32", "bf16", "q8" };
+    int type = 2;
+    while (argc == 3 && type >= 0 && strcmp(argv[2], types[type])) type--;
+    if (argc != 3 || type < 0) {
+        puts("pack MODEL.safetensors f32|bf16|q8    prints 32-bit words for a const array");
+        return argc == 2 && !strcmp(argv[1], "--help") ? 0 : 2;
+    }
+    char error[SRU_ERROR_SIZE];
+    sru_sizes n;
+    sru_model *rnn = sru_load(argv[1], (sru_type)(SRU_F32 + type), error);
+    if (!rnn) return fprintf(stderr, "%s\n", error), 1;
+    if (sru_size(&n, NULL, rnn, 1, 1)) return 1;
+
+    const unsigned char *byte = rnn->weights;
+    for (size_t i = 0; i < n.weights; i += 4) {
+        uint32_t word = 0;
+        memcpy(&word, byte + i, n.weights - i < 4 ? n.weights - i : 4);
+        printf("0x%08lx,%c", (unsigned long)word, i % 32 == 28 ? '\n' : ' ');
+    }
+    putchar('\n');
+    free(rnn);
+    return 0;
+}

@@ -1,0 +1,101 @@
+/* A service: one const model, and threads that each step a batch of clients, who come and go on
+   their own. In the end each answer is compared with what its client gets when served alone.
+
+       cc server.c -o server -lpthread && ./server rnn.safetensors */
+#define SRU_IMPLEMENTATION
+#include "../sru.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THREADS = 4, B = 16, CLIENTS = 1000 };
+static sru_model *rnn;
+static size_t I, N;                                     /* widths of input and output */
+static float *answer;                                   /* (CLIENTS,N) the last output of each */
+static pthread_mutex_t door = PTHREAD_MUTEX_INITIALIZER;
+
+static int next_client(void)                            /* -1: no more */
+{
+    static int n;
+    int client;
+    pthread_mutex_lock(&door);
+    client = n < CLIENTS ? n++ : -1;
+    pthread_mutex_unlock(&door);
+    return client;
+}
+
+static int frames(int client) { return 5 + client*7 % 50; }
+
+static void receive(float *x, int client, int t)
+{
+    for (size_t i = 0; i < I; i++) x[i] = (float)((client*31 + t*17 + (int)i*7) % 21 - 10) / 10;
+}
+
+static void *serve(void *unused)
+{
+    sru_context ctx = { .threads = 1 };
+    sru_sizes n;
+    if (sru_size(&n, &ctx, rnn, 1, B)) return NULL;
+    ctx.work = malloc(ctx.work_size = n.work);
+
+    float *x = calloc(B*I, 4), *h = malloc(B*N * 4), *state = malloc(B*n.state * 4);
+    int client[B], t[B] = {0}, busy;
+    uint8_t absent[B];
+    sru_io io = { .T = 1, .B = B, .x = x, .h = h, .state = state, .mask_pad = absent };
+    do {
+        busy = 0;
+        for (size_t b = 0; b < B; b++) {
+            if (t[b] == 0) {                            /* the seat is free */
+                client[b] = next_client();
+                memset(state + b*n.state, 0, n.state * 4);
+            }
+            absent[b] = client[b] < 0;
+            if (!absent[b]) receive(x + b*I, client[b], t[b]++), busy = 1;
+        }
+        if (sru_forward(&ctx, rnn, &io)) return NULL;
+        for (size_t b = 0; b < B; b++)
+            if (!absent[b] && t[b] == frames(client[b])) {
+                memcpy(answer + (size_t)client[b]*N, h + b*N, N * 4);
+                t[b] = 0;
+            }
+    } while (busy);
+    free(x), free(h), free(state), free(ctx.work);
+    return unused;
+}
+
+static int same_alone(int client)                       /* all of its frames in one call */
+{
+    const int T = frames(client);
+    float *x = malloc((size_t)T*I * 4), *h = malloc((size_t)T*N * 4);
+    sru_io io = { .T = (size_t)T, .B = 1, .x = x, .h = h };
+    for (int t = 0; t < T; t++) receive(x + (size_t)t*I, client, t);
+    const int same = !sru_forward(NULL, rnn, &io) &&
+                     !memcmp(h + (size_t)(T - 1)*N, answer + (size_t)client*N, N * 4);
+    free(x), free(h);
+    return same;
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = argc > 1 ? argv[1] : "examples/rnn.safetensors";
+    if (!strcmp(path, "--help")) return puts("server [MODEL.safetensors]"), 0;
+
+    char error[SRU_ERROR_SIZE];
+    rnn = sru_load(path, SRU_BF16, error);
+    if (!rnn) return fprintf(stderr, "%s\n", error), 1;
+    I = (size_t)rnn->config.input_size;
+    N = (size_t)rnn->config.hidden_size * (rnn->config.bidirectional ? 2 : 1);
+    answer = calloc(CLIENTS*N, 4);
+
+    pthread_t thread[THREADS];
+    for (int i = 0; i < THREADS; i++) pthread_create(&thread[i], NULL, serve, NULL);
+    for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+
+    int same = 0;
+    for (int i = 0; i < CLIENTS; i++) same += same_alone(i);
+    printf("%d clients served by %d threads, up to %d at a time; "
+           "%d got the bits that they get alone\n", CLIENTS, THREADS, THREADS * B, same);
+    free(rnn), free(answer);
+    return same != CLIENTS;
+}

@@ -1,0 +1,55 @@
+/* One SRU layer by hand: the product, the recurrence, and back. Then each kind of derivative is
+   compared with what a small step of one number does to the loss. */
+#define SRU_IMPLEMENTATION
+#include "../sru.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { T = 5, B = 2, N = 3, K = 3 };
+static float x[T*B*N], w[K*N*N], v[2*N], bias[2*N], u[T*B*K*N], c[T*B*N], h[T*B*N];
+static float dx[T*B*N], dw[K*N*N], dv[2*N], dbias[2*N], du[T*B*K*N], dh[T*B*N];
+
+static const sru_scan layer = {
+    .T = T, .B = B, .N = N, .K = K, .u = u, .x = x, .v = v, .bias = bias, .h = h, .c = c,
+    .du = du, .dx = dx, .dv = dv, .dbias = dbias, .dh = dh
+};
+
+static double loss(void)                    /* of all outputs: the sum of h^2/2 */
+{
+    double sum = 0;
+    sru_cpu()->linear_forward(NULL, u, x, w, SRU_PLAIN, NULL, T*B, K*N, N);     /* u = x w' */
+    sru_cpu()->scan_forward(NULL, &layer);                                      /* c, h of u, x */
+    for (int i = 0; i < T*B*N; i++) sum += 0.5 * h[i] * h[i];
+    return sum;
+}
+
+static void randomise(float *p, int n)      /* between -1 and 1 */
+{
+    while (n--) *p++ = (float)(rand() % 2001) / 1000 - 1;
+}
+
+static int check(const char *name, float *p, float derivative)
+{
+    const float p0 = *p, step = 1e-2f;
+    double up, down, slope;
+    *p = p0 + step, up   = loss();
+    *p = p0 - step, down = loss();
+    *p = p0;
+    slope = (up - down) / (2 * step);
+    printf("%-8s %9.5f   by differences %9.5f\n", name, derivative, slope);
+    return slope - derivative < 1e-3 && derivative - slope < 1e-3;
+}
+
+int main(void)
+{
+    randomise(x, T*B*N), randomise(w, K*N*N), randomise(v, 2*N), randomise(bias, 2*N);
+
+    printf("loss     %9.5f\n", loss());
+    for (int i = 0; i < T*B*N; i++) dh[i] = h[i];                   /* d loss / d h = h */
+    sru_cpu()->scan_backward(NULL, &layer);                         /* du, dv, dbias; skip's dx */
+    sru_cpu()->linear_backward(NULL, dx, dw, NULL, du, x, w, 1, T*B, K*N, N);   /* dx += du w */
+
+    return !(check("dx[4]",    &x[4],    dx[4])    & check("dw[4]", &w[4], dw[4]) &
+             check("dv[1]",    &v[1],    dv[1])    & check("dv[5]", &v[5], dv[5]) &
+             check("dbias[0]", &bias[0], dbias[0]) & check("dbias[3]", &bias[3], dbias[3]));
+}
