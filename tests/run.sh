@@ -1,0 +1,174 @@
+#!/bin/sh
+# Builds and runs the tests. The last line is `N passed, N failed`, over all programs and checks.
+#
+#     tests/run.sh                all jobs, two at a time (JOBS=n: another number)
+#     tests/run.sh JOB...         only these: see --list
+#
+# A job is one way of building the library, with which every tests/test_*.c and tests/fuzz_*.c is
+# linked and run, or a script of checks. A program that ends without a line `N passed, N failed`, or
+# with a status that does not agree with it, counts as a failure.
+
+cd "$(dirname "$0")/.." || exit 2
+export LC_ALL=C
+export OMP_WAIT_POLICY=passive      # several programs share the machine: no thread may spin
+CC=${CC:-cc}
+CXX=${CXX:-c++}
+strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
+here=build/tests
+jobs='sanitize clang-sanitize header examples charlm isa clang clang++ fast cc c++ no-threads scalar
+      m32 readme'
+
+job()
+{
+    case $1 in
+    cc)             variant $CC  -std=c99 -O2 $(openmp $CC) ;;
+    fast)           variant $CC  -std=c11 -O3 -ffast-math $(openmp $CC) ;;
+    clang)          variant clang -std=c99 -O2 $(openmp clang) ;;
+    c++)            variant $CXX -x c++ -std=c++11 -O2 $(openmp $CXX) ;;
+    clang++)        variant clang++ -x c++ -std=c++17 -O2 $(openmp clang++) ;;
+    sanitize)       variant $CC  -std=c99 -O2 -g $(openmp $CC) $sanitize ;;
+    clang-sanitize) variant clang -std=c99 -O1 -g -fsanitize=address ;;
+    scalar)         variant $CC  -std=c99 -O2 $(openmp $CC) -DSRU_NO_SIMD ;;
+    no-threads)     variant $CC  -std=c99 -O2 -Wno-unknown-pragmas ;;
+    m32)            variant $CC  -m32 -std=c99 -O2 $(openmp "$CC -m32") ;;
+    isa)            instruction_sets ;;
+    header)         report test_header sh tests/test_header.sh ;;
+    readme)         report test_readme sh tests/test_readme.sh ;;
+    examples)       report test_examples sh tests/test_examples.sh ;;
+    charlm)         report test_charlm bash tests/test_charlm.sh build/charlm ;;
+    *)              echo "There is no job '$1': see --list" >&2; exit 2 ;;
+    esac
+}
+sanitize='-fsanitize=address,undefined -fno-sanitize-recover=all'
+
+# Whether a compiler, with its flags, makes programs here.
+works()
+{
+    echo 'int main(void) { return 0; }' > $dir/try.c
+    "$@" $dir/try.c -o $dir/try 2> $dir/try.txt && $dir/try
+}
+
+openmp() { works $1 -fopenmp > $dir/openmp.txt 2>&1 && echo -fopenmp; }
+
+say() { printf '%-15s %s\n' "$name" "$*"; }
+
+fail() { say "$*"; failed=$((failed + 1)); }
+
+# report PROGRAM COMMAND...: runs it and adds up what it counts. Shows what failed.
+report()
+{
+    program=$1; shift
+    log=$dir/$program.txt
+    start=$(date +%s)
+    "$@" > $log 2>&1 < /dev/null
+    status=$?
+    took=$(($(date +%s) - start))
+    last=$(tail -n 1 $log | grep -E '^[0-9]+ passed, [0-9]+ failed$')
+    if [ -z "$last" ]; then
+        tail -n 30 $log
+        fail "$program: failed, with status $status and without a line 'N passed, N failed'"
+        return
+    fi
+    p=${last%% *}; f=${last#*, }; f=${f%% *}
+    if [ $f = 0 ] && [ $status != 0 ]; then
+        tail -n 30 $log
+        fail "$program: failed, with status $status after '$last'"
+    elif [ $f != 0 ]; then
+        grep 'failed: ' $log | head -n 20
+    fi
+    grep -i '^skipped' $log | while read -r line; do say "$program: $line"; done
+    passed=$((passed + p)); failed=$((failed + f))
+    say "$program: $last ($took s)"
+}
+
+# variant COMPILER FLAGS...: builds the library once, and every test program with it; runs them.
+build()
+{
+    if ! works "$@"; then
+        say "skipped: $* does not work here: $(head -n 1 $dir/try.txt)"
+        return 1
+    fi
+    say "$*"
+    if ! "$@" $strict -c tests/sru.c -o $dir/sru.o > $dir/sru.txt 2>&1; then
+        head -n 40 $dir/sru.txt
+        fail "tests/sru.c does not compile"
+        return 1
+    fi
+    case "$*" in *'-x c++'*) object="-x none $dir/sru.o" ;; *) object=$dir/sru.o ;; esac
+    programs=
+    for source in tests/test_*.c tests/fuzz_*.c; do
+        [ -f $source ] || continue
+        program=$(basename $source .c)
+        if "$@" $strict $source $object -o $dir/$program -lm > $dir/$program.txt 2>&1; then
+            programs="$programs $program"
+        else
+            head -n 40 $dir/$program.txt
+            fail "$program: does not compile"
+        fi
+    done
+}
+
+variant()
+{
+    build "$@" || return
+    for program in $programs; do report $program $dir/$program; done
+}
+
+# The golden cases with each instruction set that this machine has. The other programs go through
+# all of them by themselves.
+instruction_sets()
+{
+    build $CC -std=c99 -O2 $(openmp $CC) || return
+    cat > $dir/isa.c <<'END'
+#include "../../../sru.h"
+#include <stdio.h>
+int main(void) { return puts(sru_cpu()->name) < 0; }
+END
+    $CC -fopenmp $dir/isa.c $dir/sru.o -o $dir/isa 2> $dir/isa.txt ||
+        $CC $dir/isa.c $dir/sru.o -o $dir/isa || { fail "isa.c does not compile"; return; }
+    for isa in scalar sse2 avx2 avx512 neon; do
+        export SRU_ISA=$isa
+        if [ "$($dir/isa)" != $isa ]; then
+            say "skipped: this machine or build has no $isa: $($dir/isa) would be used"
+            continue
+        fi
+        say "SRU_ISA=$isa"
+        report test_golden $dir/test_golden
+    done
+}
+
+case $1 in
+--help)
+    sed -n '2,/^$/s/^# \{0,1\}//p' tests/run.sh
+    exit ;;
+--list)
+    echo $jobs
+    exit ;;
+--job)                              # one job, in a process of its own
+    name=$2
+    dir=$here/$name
+    rm -rf $dir
+    mkdir -p $dir
+    passed=0 failed=0
+    job $name
+    echo $passed $failed > $dir/result
+    exit ;;
+esac
+
+[ $# -gt 0 ] && jobs=$*
+for name in $jobs; do rm -f $here/$name/result; done
+mkdir -p $here
+start=$(date +%s)
+echo $jobs | tr ' ' '\n' | CC=$CC CXX=$CXX xargs -P "${JOBS:-2}" -n 1 sh tests/run.sh --job
+
+passed=0 failed=0
+for name in $jobs; do
+    if read -r p f < $here/$name/result; then
+        passed=$((passed + p)) failed=$((failed + f))
+    else
+        fail "did not end"
+    fi
+done
+echo "All tests took $(($(date +%s) - start)) s."
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,180 @@
+/* What every test program shares: CHECK, the error of an array, repeatable random numbers.
+   Include it before anything else: it asks for POSIX, to set the environment with.
+
+       int main(int argc, char **argv)
+       {
+           test_begin(argc, argv, "What this program tests, in a sentence or two.");
+           CHECK(a == b, "a is %d, b is %d", a, b);
+           return test_end();
+       }
+*/
+#ifndef TEST_H
+#define TEST_H
+
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200112L
+#endif
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static long     test_passed, test_failed;
+static uint64_t test_random_state = 1;
+
+/* Counts a check. Where it fails, prints the place, the condition and the values; its value is
+   that of the condition, so that a test can stop early. */
+#define CHECK(cond, ...) test_check((cond) ? 1 : 0, __FILE__, __LINE__, #cond, __VA_ARGS__)
+
+#ifdef __GNUC__
+__attribute__((format(printf, 5, 6)))
+#endif
+static inline int test_check(int ok, const char *file, int line, const char *cond,
+                             const char *format, ...)
+{
+    if (ok) {
+        test_passed++;
+    } else if (test_failed++ < 100) {   /* one fault can fail thousands of checks */
+        va_list args;
+        printf("%s:%d: failed: %s: ", file, line, cond);
+        va_start(args, format);
+        vprintf(format, args);
+        va_end(args);
+        printf("\n");
+        fflush(stdout);
+    }
+    return ok;
+}
+
+/* Answers --help; other arguments are the program's own. */
+static inline void test_begin(int argc, char **argv, const char *about)
+{
+    int i;
+    for (i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            printf("%s\n", about);
+            exit(0);
+        }
+    }
+}
+
+/* The last line, and the exit status. */
+static inline int test_end(void)
+{
+    printf("%ld passed, %ld failed\n", test_passed, test_failed);
+    return test_failed ? 1 : 0;
+}
+
+/* 1 unless x is infinite or NaN. By its bits, because under -ffast-math isnan() is always 0. */
+static inline int test_finite(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return (bits & 0x7f800000) != 0x7f800000;
+}
+
+/* ||a - b|| / ||b||, and ||a|| where b is 0; 1e300 if a holds an infinity or a NaN. */
+static inline double test_error_double(const float *a, const double *b, size_t n)
+{
+    double diff = 0, norm = 0;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        double d = (double)a[i] - b[i];
+        if (!test_finite(a[i])) return 1e300;
+        diff += d*d;
+        norm += b[i]*b[i];
+    }
+    return sqrt(norm > 0 ? diff/norm : diff);
+}
+
+static inline double test_error(const float *a, const float *b, size_t n)
+{
+    double diff = 0, norm = 0;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        double d = (double)a[i] - (double)b[i];
+        if (!test_finite(a[i])) return 1e300;
+        diff += d*d;
+        norm += (double)b[i]*(double)b[i];
+    }
+    return sqrt(norm > 0 ? diff/norm : diff);
+}
+
+/* The next of a repeatable sequence (splitmix64), which test_random_state starts anew. */
+static inline uint64_t test_bits(void)
+{
+    uint64_t z = test_random_state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30))*UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27))*UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* Uniform between -1 and 1. */
+static inline double test_random(void)
+{
+    return (double)(int64_t)(test_bits() >> 11)/4503599627370496.0 - 1.0;
+}
+
+/* n numbers between -scale and scale. */
+static inline void test_fill(float *a, size_t n, double scale)
+{
+    size_t i;
+    for (i = 0; i < n; i++) a[i] = (float)(scale*test_random());
+}
+
+/* n zeroed bytes, never NULL; to be freed. */
+static inline void *test_alloc(size_t n)
+{
+    void *p = calloc(n ? n : 1, 1);
+    if (!p) {
+        fprintf(stderr, "The test needs %lu bytes of memory and got none.\n", (unsigned long)n);
+        exit(2);
+    }
+    return p;
+}
+
+static inline float *test_floats(size_t n)
+{
+    return (float *)test_alloc(n*sizeof(float));
+}
+
+/* Asks for the kernels of an instruction set from now on. 0: the system cannot. */
+static inline int test_set_isa(const char *name)
+{
+#ifdef _WIN32
+    return _putenv_s("SRU_ISA", name) == 0;
+#else
+    return setenv("SRU_ISA", name, 1) == 0;
+#endif
+}
+
+/* Runs tests with the best kernels, then with all others that there are; or, where SRU_ISA is in
+   the environment, with those alone. name() tells which are in use. */
+static inline void test_each_isa(const char *(*name)(void), void (*run)(void))
+{
+    static const char *const names[] = {"scalar", "sse2", "avx2", "avx512", "neon", "simd128"};
+    const char *asked = getenv("SRU_ISA");
+    char best[32], missing[100] = "";
+    size_t i;
+    strncpy(best, name(), sizeof best - 1);
+    best[sizeof best - 1] = 0;
+    printf("%s\n", best);
+    fflush(stdout);
+    run();
+    for (i = 0; !asked && i < sizeof names/sizeof *names; i++) {
+        if (!strcmp(names[i], best)) continue;
+        if (test_set_isa(names[i]) && !strcmp(name(), names[i])) {
+            printf("%s\n", names[i]);
+            fflush(stdout);
+            run();
+        } else {
+            strcat(strcat(missing, " "), names[i]);
+        }
+    }
+    if (*missing) printf("skipped, not on this machine or not in this build:%s\n", missing);
+}
+
+#endif

@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Tests the language model program from outside: what it writes, repeats, refuses and survives.
+case ${1-} in
+--help) echo "usage: test_charlm.sh CHARLM    the program, such as build/charlm"; exit 0 ;;
+"")     echo "test_charlm.sh: the program to test must be given" >&2; exit 1 ;;
+esac
+charlm=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+header=$(cd "$(dirname "$0")/.." && pwd)/sru.h
+export OMP_WAIT_POLICY=passive      # waiting threads that spin are slow where cores are shared
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+head -c 60000 "$header" > text
+passed=0 failed=0
+
+# check NAME COMMAND...: the command must succeed.
+check()
+{
+    local name=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "${BASH_SOURCE[0]}:${BASH_LINENO[0]}: $name: failed: $*"
+    fi
+}
+
+# refuses PATTERN ARGUMENTS...: the program must fail, with one sentence that matches the pattern.
+refuses()
+{
+    local pattern=$1 status
+    shift
+    timeout 20 "$charlm" "$@" > out 2> err
+    status=$?
+    if [ $status = 1 ] && [ "$(wc -l < err)" = 1 ] && grep -q -e "$pattern" err; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "${BASH_SOURCE[0]}:${BASH_LINENO[0]}: charlm $*: exit $status, not 1 with '$pattern':"
+        sed 's/^/    /' err
+    fi
+}
+
+ends_with_test() { tail -n 1 "$1" | grep -qx 'test [0-9]\.[0-9]\{4\} bits per character'; }
+below()          { awk -v limit="$2" '{ last = $2 } END { exit !(last < limit) }' "$1"; }
+same_test()      { [ "$(tail -n 1 "$1")" = "$(tail -n 1 "$2")" ]; }
+differ()         { ! cmp -s "$1" "$2"; }
+train()          { "$charlm" train text --hidden 48 --layers 2 --batch 8 --length 32 "$@"; }
+
+# training, and what it leaves
+train --steps 40 --threads 1 --model one.safetensors > one
+check "training succeeds"                      [ $? = 0 ]
+check "last line of training"                  ends_with_test one
+check "it learns: below 5.5 bits of 8"         below one 5.5
+check "plain lines in a pipe"                  [ "$(tr -cd '\r' < one | wc -c)" = 0 ]
+check "loss curve: a title and lines"          [ "$(wc -l < one.safetensors.csv)" -gt 1 ]
+check "loss curve: four columns" \
+      awk -F, 'NF != 4 { bad = 1 } END { exit bad }' one.safetensors.csv
+check "nothing else is left"                   [ -z "$(ls | grep -v -e '^text$' -e '^one')" ]
+
+"$charlm" eval one.safetensors text --threads 1 > eval1
+check "eval repeats the figure of training"    same_test one eval1
+"$charlm" eval one.safetensors text --threads 2 > eval2
+check "eval on 2 threads"                      cmp eval1 eval2
+
+# the same bytes from the same seed
+train --steps 40 --threads 2 --model two.safetensors > two
+check "2 threads write the bytes of 1"         cmp one.safetensors two.safetensors
+train --steps 40 --threads 2 --seed 2 --model seed2.safetensors > seed2
+check "another seed, other bytes"              differ one.safetensors seed2.safetensors
+train --seconds 0.3 --model seconds.safetensors > seconds
+check "training by the clock"                  ends_with_test seconds
+
+# sampling
+sample() { "$charlm" sample one.safetensors "$@"; }
+sample --prime 'static ' --length 100 --seed 7 > sample1
+sample --prime 'static ' --length 100 --seed 7 --threads 2 > sample2
+sample --prime 'static ' --length 100 --seed 8 > sample3
+check "a sample repeats with its seed"         cmp sample1 sample2
+check "another seed, another sample"           differ sample1 sample3
+check "prime, length, end of line"             [ "$(wc -c < sample1)" = 108 ]
+check "a sample begins with its prime"         [ "$(head -c 7 sample1)" = 'static ' ]
+sample --temperature 0 --length 50 --seed 1 > cold1
+sample --temperature 0 --length 50 --seed 2 > cold2
+check "temperature 0 has no chance in it"      cmp cold1 cold2
+
+# Ctrl-C
+"$charlm" train text --hidden 48 --seconds 500 --model stop.safetensors > stop &
+for i in $(seq 100); do                 # until it has begun
+    [ -s stop ] && break
+    sleep 0.1
+done
+kill -INT $!
+wait $!
+check "an interrupted training succeeds"       [ $? = 0 ]
+check "last line of an interrupted training"   ends_with_test stop
+"$charlm" eval stop.safetensors text > stop_eval
+check "its model is whole"                     same_test stop stop_eval
+
+# help
+for command in "" train eval sample; do
+    "$charlm" $command --help > help
+    check "charlm $command --help"             [ $? = 0 ]
+    check "charlm $command --help says what"   grep -q "charlm train FILE" help
+done
+
+# errors
+head -c 1000 one.safetensors > cut.safetensors
+head -c 2000 text > not.safetensors
+: > empty
+head -c 30 text > short
+head -c 3000 text > long
+refuses "train, eval or sample"
+refuses "train, eval or sample"     retrain text
+refuses "needs a FILE"              train
+refuses "needs a MODEL"             sample
+refuses "needs a MODEL and a FILE"  eval one.safetensors
+refuses "does not take 'text'"      sample one.safetensors text
+refuses "missing"                   train missing
+refuses "missing"                   eval missing text
+refuses "missing"                   eval one.safetensors missing
+refuses "missing"                   sample missing
+refuses "."                         train .
+refuses "too short"                 train empty
+refuses "too short"                 train short
+refuses "too short"                 train long --batch 100
+refuses "too short"                 eval one.safetensors short
+refuses "does not take '--depth'"   train text --depth 3
+refuses "does not take '--lr'"      eval one.safetensors text --lr 1
+refuses "--hidden needs a value"    train text --hidden
+refuses "--hidden needs .*'0'"      train text --hidden 0
+refuses "--hidden needs .*'many'"   train text --hidden many
+refuses "--layers needs .*'1.5'"    train text --layers 1.5
+refuses "--layers needs .*'33'"     train text --layers 33
+refuses "--batch needs .*'-4'"      train text --batch -4
+refuses "--length needs .*''"       train text --length ''
+refuses "--lr needs .*'nan'"        train text --lr nan
+refuses "--seconds needs .*'1h'"    train text --seconds 1h
+refuses "--seconds and --steps"     train text --seconds 1 --steps 1
+refuses "--arch srupp .*not supp"   train text --arch srupp
+refuses "--arch needs sru"          train text --arch lstm
+refuses "--cuda is not supported"   train text --cuda
+refuses "cut.safetensors"           eval cut.safetensors text
+refuses "not.safetensors"           eval not.safetensors text
+refuses "empty"                     sample empty
+refuses "no/such/folder"            train text --seconds 500 --model no/such/folder/model
+mkdir folder
+refuses "folder"                    train text --seconds 500 --model folder
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,1631 @@
+/* Whole networks: results and gradients of every variant against the oracle in naive.h, whose own
+   gradients finite differences confirm; and what sru.h promises of bits, memory, dropout, errors
+   and initial weights. */
+#include "naive.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#endif
+#ifdef _POSIX_THREADS
+#include <pthread.h>
+#endif
+
+#define COUNT(a) (sizeof(a)/sizeof((a)[0]))
+
+static char message[SRU_ERROR_SIZE];
+
+static sru_context context(int threads)
+{
+    sru_context c;
+    memset(&c, 0, sizeof c);
+    c.threads = threads;
+    c.seed = 11;
+    c.step = 22;
+    c.error = message;
+    return c;
+}
+
+/* Equal bits. On SRU_PLAIN weights cblas_sgemm need not give them. */
+static int alike(const float *a, const float *b, size_t n)
+{
+#ifdef SRU_USE_CBLAS
+    return test_error(a, b, n) < 1e-5;
+#else
+    return !n || !memcmp(a, b, n*sizeof *a);
+#endif
+}
+
+static float *copy(const float *a, size_t n)
+{
+    float *b = test_floats(n);
+    if (a && n) memcpy(b, a, n*sizeof *a);
+    return b;
+}
+
+static double *wide(const float *a, size_t n)
+{
+    double *b = naive_array(n);
+    size_t i;
+    for (i = 0; a && i < n; i++) b[i] = (double)a[i];
+    return b;
+}
+
+static float *junk(size_t n)
+{
+    float *a = test_floats(n);
+    memset(a, 0xff, n*sizeof *a);
+    return a;
+}
+
+/* ---- Networks to test ----------------------------------------------------------------------- */
+
+enum { VARIANTS = 32 };
+
+/* A configuration of each kind that the reference has; 0 past the last. */
+static const char *variant(int i, sru_config *c)
+{
+    memset(c, 0, sizeof *c);
+    c->input_size = 5;
+    c->hidden_size = 6;
+    switch (i) {
+    case 0:
+        return "4 matrices";
+    case 1:
+        c->input_size = 6;
+        return "3 matrices";
+    case 2:
+        c->hidden_size = 4;
+        c->bidirectional = 1;
+        return "bidirectional, 4 matrices";
+    case 3:
+        c->input_size = 8;
+        c->hidden_size = 4;
+        c->bidirectional = 1;
+        return "bidirectional, 3 matrices";
+    case 4:
+        c->projection_size = 3;
+        return "projection";
+    case 5:
+        c->arch = SRU_ARCH_SRU3;
+        c->num_layers = 3;
+        c->projection_sizes[0] = 2;
+        c->projection_sizes[1] = 4;
+        c->projection_size = 3;
+        return "3.0, a projection for each layer";
+    case 6:
+        c->projection_size = 5;
+        return "projection that 2.x leaves out of the first layer";
+    case 7:
+        c->arch = SRU_ARCH_SRU3;
+        c->projection_size = 7;
+        return "3.0, projection wider than the layer";
+    case 8:
+        c->layer_norm = 1;
+        return "layer norm, 4 matrices";
+    case 9:
+        c->input_size = 6;
+        c->layer_norm = 1;
+        return "layer norm, 3 matrices";
+    case 10:
+        c->layer_norm = c->normalize_after = 1;
+        return "layer norm after, 4 matrices";
+    case 11:
+        c->input_size = 6;
+        c->layer_norm = c->normalize_after = 1;
+        return "layer norm after, 3 matrices";
+    case 12:
+        c->input_size = 6;
+        c->use_tanh = 1;
+        return "tanh";
+    case 13:
+        c->no_skip_term = 1;
+        return "no skip term";
+    case 14:
+        c->input_size = 6;
+        c->no_skip_term = c->rescale = 1;
+        return "no skip term, equal sizes, rescale";
+    case 15:
+        c->input_size = 6;
+        c->rescale = 1;
+        c->highway_bias = -1.5f;
+        return "rescale, 3 matrices";
+    case 16:
+        c->rescale = 1;
+        c->highway_bias = -1.5f;
+        return "rescale, 4 matrices";
+    case 17:
+        c->v1 = 1;
+        return "v1";
+    case 18:
+        c->proj_input_to_hidden_first = 1;
+        return "input projected first";
+    case 19:
+        c->input_size = 6;
+        c->proj_input_to_hidden_first = 1;
+        return "input that needs no projection first";
+    case 20:
+        c->hidden_size = 4;
+        c->num_layers = 3;
+        c->bidirectional = c->proj_input_to_hidden_first = c->rescale = 1;
+        c->projection_size = 3;
+        c->layer_norm = c->use_tanh = 1;
+        c->highway_bias = 0.5f;
+        c->nn_rnn_compatible_return = 1;
+        return "nearly all at once";
+    case 21:
+        c->arch = SRU_ARCH_SRU3;
+        c->hidden_size = 3;
+        c->num_layers = 3;
+        c->bidirectional = c->rescale = 1;
+        c->projection_size = 4;
+        c->layer_norm = c->normalize_after = c->use_tanh = 1;
+        c->highway_bias = -0.5f;
+        return "3.0, nearly all at once";
+    case 22:
+        c->input_size = c->hidden_size = c->num_layers = 1;
+        return "one unit";
+    case 23:
+        c->input_size = 3;
+        c->hidden_size = 1;
+        c->num_layers = 2;
+        c->bidirectional = 1;
+        return "one unit in each direction";
+    case 24:
+        c->num_layers = 6;
+        return "6 layers";
+    case 25:
+        c->input_size = 17;
+        c->hidden_size = 33;
+        c->num_layers = 3;
+        return "odd sizes";
+    case 26:
+        c->arch = SRU_ARCH_SRU3;
+        return "3.0, 4 matrices";
+    case 27:
+        c->arch = SRU_ARCH_SRU3;
+        c->input_size = 6;
+        c->layer_norm = 1;
+        c->projection_size = 3;
+        return "3.0, layer norm, projection";
+    case 28:
+        c->proj_input_to_hidden_first = c->layer_norm = c->bidirectional = 1;
+        c->num_layers = 1;
+        return "input projected first, one layer, layer norm, bidirectional";
+    case 29:
+        c->no_skip_term = c->bidirectional = c->v1 = 1;
+        c->layer_norm = c->normalize_after = 1;
+        return "no skip term, bidirectional, v1, layer norm after";
+    case 30:
+        c->input_size = 34;
+        c->hidden_size = 17;
+        c->bidirectional = 1;
+        c->projection_size = 16;
+        return "bidirectional, odd sizes, projection";
+    case 31:
+        c->num_layers = SRU_MAX_LAYERS;
+        c->hidden_size = 2;
+        return "as many layers as can be";
+    default:
+        return NULL;
+    }
+}
+
+typedef struct net {
+    sru_model m;
+    sru_sizes size;
+    float    *weights;
+    size_t    I, N, S, L, count;    /* count: of the weights */
+} net;
+
+/* A network whose every weight is random, biases and gains too. */
+static net new_net(const sru_config *config, uint64_t seed)
+{
+    net n;
+    sru_tensor t;
+    size_t j;
+    int i;
+    memset(&n, 0, sizeof n);
+    n.m.config = *config;
+    sru_size(&n.size, NULL, &n.m, 1, 1);
+    n.count = n.size.weights/sizeof(float);
+    n.m.weights = n.weights = junk(n.count);
+    CHECK(sru_init(n.weights, config, seed) == SRU_OK, "sru_init");
+    for (i = 0; sru_get_tensor(&t, &n.m, i); i++) {
+        size_t many = t.shape[0]*(t.shape[1] ? t.shape[1] : 1);
+        if (config->v1 && strstr(t.name, "weight_c")) continue;
+        for (j = 0; j < many; j++) t.data[j] += (float)(0.3*test_random());
+    }
+    n.I = (size_t)config->input_size;
+    n.N = naive_width(config);
+    n.L = (size_t)naive_layers(config);
+    n.S = n.L*n.N;
+    return n;
+}
+
+/* A call with everything that it may take: arrays that a test does not want it sets to NULL. */
+typedef struct call {
+    sru_io   io;
+    size_t   rows, xs, hs, ss, rnn, count;  /* sizes of x, h, state, rnn_dropout_mask, weights */
+    float   *x, *dropout, *rnn_dropout, *layer_dropout, *dh;
+    uint8_t *pad;
+} call;
+
+static float *dropout_mask(size_t n)
+{
+    float *a = test_floats(n);
+    size_t i;
+    for (i = 0; i < n; i++) a[i] = test_bits()%4 ? 4.0f/3 : 0;
+    return a;
+}
+
+static call new_call(const net *n, size_t T, size_t B)
+{
+    call k;
+    size_t i;
+    memset(&k, 0, sizeof k);
+    k.rows = T*B;
+    k.xs = k.rows*n->I;
+    k.hs = k.rows*n->N;
+    k.ss = B*n->S;
+    k.rnn = B*(naive_layer_input(&n->m.config, 0) + (n->L - 1)*n->N);
+    k.count = n->count;
+    k.io.T = T;
+    k.io.B = B;
+    k.io.x = k.x = test_floats(k.xs);
+    test_fill(k.x, k.xs, 1);
+    k.io.h = junk(k.hs);
+    k.io.state = test_floats(k.ss);
+    test_fill(k.io.state, k.ss, 1);
+    k.io.mask_pad = k.pad = (uint8_t *)test_alloc(k.rows);
+    for (i = 0; i < k.rows; i++) k.pad[i] = test_bits()%5 == 0;
+    k.io.dropout_mask = k.dropout = dropout_mask(k.ss);
+    k.io.rnn_dropout_mask = k.rnn_dropout = dropout_mask(k.rnn);
+    k.io.layer_dropout_mask = k.layer_dropout = dropout_mask((n->L - 1)*k.hs);
+    k.io.dh = k.dh = test_floats(k.hs);
+    test_fill(k.dh, k.hs, 1);
+    k.io.dx = junk(k.xs);
+    k.io.dstate = test_floats(k.ss);
+    test_fill(k.io.dstate, k.ss, 1);
+    k.io.grads = test_floats(k.count);
+    test_fill(k.io.grads, k.count, 0.1);
+    return k;
+}
+
+/* The same call with results of its own; a NULL stays one. */
+static call same_call(const call *from)
+{
+    call k = *from;
+    k.io.h = junk(k.hs);
+    if (k.io.state) k.io.state = copy(from->io.state, k.ss);
+    if (k.io.dx) k.io.dx = junk(k.xs);
+    if (k.io.dstate) k.io.dstate = copy(from->io.dstate, k.ss);
+    if (k.io.grads) k.io.grads = copy(from->io.grads, k.count);
+    k.io.tape = NULL;
+    return k;
+}
+
+/* Releases what a call of same_call has of its own; all: what new_call gave it too. */
+static void end_call(call *k, int all)
+{
+    free(k->io.h);
+    free(k->io.state);
+    free(k->io.dx);
+    free(k->io.dstate);
+    free(k->io.grads);
+    free(k->io.tape);
+    if (!all) return;
+    free(k->x);
+    free(k->pad);
+    free(k->dropout);
+    free(k->rnn_dropout);
+    free(k->layer_dropout);
+    free(k->dh);
+}
+
+/* Forward with a tape, and backward. */
+static int train(const net *n, call *k, int threads, const char *what)
+{
+    sru_context c = context(threads);
+    sru_sizes size;
+    int ok;
+    if (!CHECK(sru_size(&size, &c, &n->m, k->io.T, k->io.B) == SRU_OK, "%s: %s", what, message)) {
+        return 0;
+    }
+    k->io.tape = test_alloc(size.tape);
+    memset(k->io.tape, 0xff, size.tape);
+    ok = CHECK(sru_forward(&c, &n->m, &k->io) == SRU_OK, "%s: forward: %s", what, message)
+      && CHECK(sru_backward(&c, &n->m, &k->io) == SRU_OK, "%s: backward: %s", what, message);
+    free(k->io.tape);
+    k->io.tape = NULL;
+    return ok;
+}
+
+/* ---- Results and gradients against the oracle ----------------------------------------------- */
+
+/* The oracle for a call that has not run yet, with copies of all that it takes. */
+static naive_net new_oracle(const net *n, const call *k)
+{
+    naive_net o;
+    const sru_io *io = &k->io;
+    memset(&o, 0, sizeof o);
+    o.model = &n->m;
+    o.T = io->T;
+    o.B = io->B;
+    o.weights = wide(n->weights, n->count);
+    o.x = wide(k->x, k->xs);
+    o.h = naive_array(k->hs);
+    o.state = wide(io->state, k->ss);
+    o.mask_pad = io->mask_pad;
+    if (io->dropout_mask && n->m.config.dropout > 0) {
+        o.dropout_mask = wide(io->dropout_mask, k->ss);
+    }
+    if (io->rnn_dropout_mask && n->m.config.rnn_dropout > 0) {
+        o.rnn_dropout_mask = wide(io->rnn_dropout_mask, k->rnn);
+    }
+    if (io->layer_dropout_mask && n->m.config.layer_dropout > 0) {
+        o.layer_dropout_mask = wide(io->layer_dropout_mask, (n->L - 1)*k->hs);
+    }
+    o.dh = wide(io->dh, k->hs);
+    o.dx = naive_array(k->xs);
+    o.dstate = wide(io->dstate, k->ss);
+    o.grads = wide(io->grads, k->count);
+    return o;
+}
+
+static void end_oracle(naive_net *o)
+{
+    naive_net_free(o);
+    free((double *)o->weights);
+    free((double *)o->x);
+    free((double *)o->dropout_mask);
+    free((double *)o->rnn_dropout_mask);
+    free((double *)o->layer_dropout_mask);
+    free((double *)o->dh);
+    free(o->h);
+    free(o->state);
+    free(o->dx);
+    free(o->dstate);
+    free(o->grads);
+}
+
+/* A network is a function of weights, inputs and state; the loss weighs h and the last state. */
+typedef struct problem {
+    naive_net *o;
+    double    *state, *cot;     /* where it starts; the weight of the last state */
+    size_t     hs, ss;
+} problem;
+
+static double net_loss(void *arg)
+{
+    problem *p = (problem *)arg;
+    double sum = 0;
+    size_t i;
+    naive_net_free(p->o);
+    memcpy(p->o->state, p->state, p->ss*sizeof(double));
+    naive_net_forward(p->o);
+    for (i = 0; i < p->hs; i++) sum += p->o->h[i]*p->o->dh[i];
+    for (i = 0; i < p->ss; i++) sum += p->o->state[i]*p->cot[i];
+    return sum;
+}
+
+/* The oracle's gradients by finite differences in double. */
+static void test_oracle(void)
+{
+    sru_config config;
+    int i;
+    test_random_state = 1;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        net n = new_net(&config, 1);
+        call k = new_call(&n, 4, 2);
+        naive_net o;
+        naive_variable v[3 + 200];
+        problem p;
+        sru_tensor t;
+        int count = 2, j;
+        if (n.count > 5000 || n.L > 6) {    /* the same equations, only larger */
+            end_call(&k, 1);
+            free(n.weights);
+            continue;
+        }
+        n.m.config.dropout = n.m.config.rnn_dropout = n.m.config.layer_dropout = 0.25f;
+        o = new_oracle(&n, &k);
+        memset(o.grads, 0, k.count*sizeof(double));
+        p.o = &o;
+        p.hs = k.hs;
+        p.ss = k.ss;
+        p.state = wide(k.io.state, k.ss);
+        p.cot = wide(k.io.dstate, k.ss);
+        net_loss(&p);
+        naive_net_backward(&o);
+        v[0].name = "x", v[0].value = (double *)o.x, v[0].gradient = o.dx, v[0].n = k.xs;
+        v[1].name = "state", v[1].value = p.state, v[1].gradient = o.dstate, v[1].n = k.ss;
+        for (j = 0; sru_get_tensor(&t, &n.m, j); j++) {
+            ptrdiff_t at = t.data - n.weights;
+            if (config.v1 && strstr(t.name, "weight_c")) continue;      /* they stay 0 */
+            if (count == (int)COUNT(v)) break;
+            v[count].name = j == 0 ? "the first tensor" : "another tensor";
+            v[count].value = (double *)o.weights + at;
+            v[count].gradient = o.grads + at;
+            v[count++].n = t.shape[0]*(t.shape[1] ? t.shape[1] : 1);
+        }
+        naive_check_gradient(what, net_loss, &p, v, count);
+        free(p.state);
+        free(p.cot);
+        end_oracle(&o);
+        end_call(&k, 1);
+        free(n.weights);
+    }
+}
+
+/* Float32 against double: each operation rounds by 6e-8; what was seen here is a few 1e-7 for
+   results and 1e-6 for gradients. The deepest network gets ten times as much. */
+static void compare(const net *n, const call *k, const naive_net *o, const char *what,
+                    const char *with)
+{
+    double tol = n->L > 6 ? 3e-5 : 3e-6, e;
+    sru_tensor t;
+    int i;
+    e = test_error_double(k->io.h, o->h, k->hs);
+    CHECK(e <= tol, "%s, %s: h is off by %g", what, with, e);
+    e = test_error_double(k->io.dx, o->dx, k->xs);
+    CHECK(e <= 3*tol, "%s, %s: dx is off by %g", what, with, e);
+    if (k->io.state) {
+        e = test_error_double(k->io.state, o->state, k->ss);
+        CHECK(e <= tol, "%s, %s: state is off by %g", what, with, e);
+    }
+    if (k->io.dstate) {
+        e = test_error_double(k->io.dstate, o->dstate, k->ss);
+        CHECK(e <= 3*tol, "%s, %s: dstate is off by %g", what, with, e);
+    }
+    for (i = 0; sru_get_tensor(&t, &n->m, i); i++) {
+        ptrdiff_t at = t.data - n->weights;
+        size_t many = t.shape[0]*(t.shape[1] ? t.shape[1] : 1);
+        e = test_error_double(k->io.grads + at, o->grads + at, many);
+        CHECK(e <= 3*tol, "%s, %s: the gradient of %s is off by %g", what, with, t.name, e);
+    }
+}
+
+/* Every variant, in its plain form and with every option of a call. */
+static void test_gradients(void)
+{
+    static const char *names[] = {"bare", "padding", "state", "dropout masks", "all"};
+    sru_config config;
+    int i, j;
+    test_random_state = 2;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        net n = new_net(&config, 1);
+        for (j = n.L > 6 ? 4 : 0; j < 5; j++) {
+            call k = new_call(&n, i%2 ? 7 : 9, 3), other;
+            naive_net o;
+            int threads;
+            if (j != 1 && j != 4) k.io.mask_pad = NULL;
+            if (j != 2 && j != 4) {
+                free(k.io.state);
+                free(k.io.dstate);
+                k.io.state = k.io.dstate = NULL;
+            }
+            n.m.config = config;
+            if (j == 3 || j == 4) {
+                n.m.config.dropout = n.m.config.rnn_dropout = n.m.config.layer_dropout = 0.25f;
+            } else {
+                k.io.dropout_mask = k.io.rnn_dropout_mask = k.io.layer_dropout_mask = NULL;
+            }
+            o = new_oracle(&n, &k);
+            naive_net_forward(&o);
+            naive_net_backward(&o);
+            other = same_call(&k);
+            train(&n, &other, 1, what);
+            compare(&n, &other, &o, what, names[j]);
+            for (threads = 2; threads <= 3; threads++) {
+                call again = same_call(&k);
+                train(&n, &again, threads, what);
+                CHECK(alike(again.io.h, other.io.h, k.hs) && alike(again.io.dx, other.io.dx, k.xs)
+                      && alike(again.io.grads, other.io.grads, k.count),
+                      "%s, %s: other bits with %d threads", what, names[j], threads);
+                end_call(&again, 0);
+            }
+            if (j != 3 && j != 4) {     /* nothing random: inference is the same */
+                call again = same_call(&k);
+                sru_context c = context(1);
+                CHECK(sru_forward(&c, &n.m, &again.io) == SRU_OK, "%s: %s", what, message);
+                CHECK(alike(again.io.h, other.io.h, k.hs), "%s, %s: other bits without a tape",
+                      what, names[j]);
+                CHECK(!k.io.state || alike(again.io.state, other.io.state, k.ss),
+                      "%s, %s: another state without a tape", what, names[j]);
+                end_call(&again, 0);
+            }
+            {   /* gradients that are not wanted change no others */
+                call again = same_call(&k);
+                free(again.io.grads);
+                again.io.grads = NULL;
+                train(&n, &again, 1, what);
+                CHECK(alike(again.io.dx, other.io.dx, k.xs), "%s: other dx without grads", what);
+                end_call(&again, 0);
+                again = same_call(&k);
+                free(again.io.dx);
+                again.io.dx = NULL;
+                train(&n, &again, 1, what);
+                CHECK(alike(again.io.grads, other.io.grads, k.count), "%s: other grads without dx",
+                      what);
+                end_call(&again, 0);
+            }
+            end_oracle(&o);
+            end_call(&other, 0);
+            end_call(&k, 1);
+        }
+        free(n.weights);
+    }
+}
+
+/* Many rows and units, as networks have them: blocks, chunks and threads all take part. */
+static void test_large(void)
+{
+    sru_config config;
+    net n;
+    call k, one, three;
+    naive_net o;
+    memset(&config, 0, sizeof config);
+    config.input_size = 270;
+    config.hidden_size = 70;
+    config.num_layers = 2;
+    config.layer_norm = 1;
+    test_random_state = 3;
+    n = new_net(&config, 1);
+    k = new_call(&n, 21, 7);
+    n.m.config.dropout = n.m.config.rnn_dropout = n.m.config.layer_dropout = 0.25f;
+    o = new_oracle(&n, &k);
+    naive_net_forward(&o);
+    naive_net_backward(&o);
+    one = same_call(&k);
+    three = same_call(&k);
+    train(&n, &one, 1, "large");
+    train(&n, &three, 3, "large");
+    compare(&n, &one, &o, "large", "all");
+    CHECK(alike(three.io.h, one.io.h, k.hs) && alike(three.io.dx, one.io.dx, k.xs)
+          && alike(three.io.grads, one.io.grads, k.count)
+          && alike(three.io.dstate, one.io.dstate, k.ss), "large: other bits with 3 threads");
+    end_oracle(&o);
+    end_call(&one, 0);
+    end_call(&three, 0);
+    end_call(&k, 1);
+    free(n.weights);
+}
+
+/* Masks given for a configuration without dropout have no effect, on the tape's length neither. */
+static void test_masks_given(void)
+{
+    enum { GUARD = 1 << 16 };
+    sru_config config;
+    int i;
+    test_random_state = 12;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        net n = new_net(&config, 1);
+        call k = new_call(&n, 5, 2), other = same_call(&k), bare = k;
+        naive_net o;
+        sru_context c = context(1);
+        unsigned char *tape;
+        sru_sizes size;
+        size_t j;
+        bare.io.dropout_mask = bare.io.rnn_dropout_mask = bare.io.layer_dropout_mask = NULL;
+        o = new_oracle(&n, &bare);
+        naive_net_forward(&o);
+        naive_net_backward(&o);
+        CHECK(sru_size(&size, &c, &n.m, 5, 2) == SRU_OK, "%s", message);
+        other.io.tape = tape = (unsigned char *)test_alloc(size.tape + GUARD);
+        memset(tape + size.tape, 0x55, GUARD);
+        CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK
+              && sru_backward(&c, &n.m, &other.io) == SRU_OK, "%s: %s", what, message);
+        for (j = GUARD; j > 0 && tape[size.tape + j - 1] == 0x55; j--) continue;
+        CHECK(!j, "%s, masks given: %lu bytes past the tape were written", what,
+              (unsigned long)j);
+        compare(&n, &other, &o, what, "masks given without dropout");
+        end_oracle(&o);
+        end_call(&other, 0);
+        end_call(&k, 1);
+        free(n.weights);
+    }
+}
+
+/* A sequence trained in two halves, with the state and its gradient handed over, is the whole. */
+static void test_halves(void)
+{
+    sru_config config;
+    int i;
+    test_random_state = 4;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        net n = new_net(&config, 1);
+        const size_t T = 10, B = 3, t = 4;
+        call whole = new_call(&n, T, B);
+        sru_context c = context(1);
+        sru_sizes size;
+        sru_io a, b;
+        float *grads = copy(whole.io.grads, n.count), *state = copy(whole.io.state, whole.ss);
+        float *dstate = copy(whole.io.dstate, whole.ss), *h = junk(whole.hs), *dx = junk(whole.xs);
+        double e;
+        if (config.bidirectional) goto next;    /* a backward direction has no halves */
+        n.m.config.dropout = n.m.config.rnn_dropout = 0.25f;
+        whole.io.layer_dropout_mask = NULL;     /* it is (L-1,T,B,N): the halves' lie apart */
+        a = b = whole.io;
+        a.T = t, b.T = T - t;
+        a.x = whole.io.x, b.x = whole.io.x + t*B*n.I;
+        a.h = h, b.h = h + t*B*n.N;
+        b.mask_pad = whole.io.mask_pad + t*B;
+        b.dh = whole.io.dh + t*B*n.N;
+        a.dx = dx, b.dx = dx + t*B*n.I;
+        a.grads = b.grads = grads;
+        a.state = b.state = state;
+        a.dstate = b.dstate = dstate;
+        CHECK(sru_size(&size, &c, &n.m, T, B) == SRU_OK, "%s", message);
+        a.tape = test_alloc(size.tape);
+        b.tape = test_alloc(size.tape);
+        CHECK(sru_forward(&c, &n.m, &a) == SRU_OK && sru_forward(&c, &n.m, &b) == SRU_OK
+              && sru_backward(&c, &n.m, &b) == SRU_OK && sru_backward(&c, &n.m, &a) == SRU_OK,
+              "%s: %s", what, message);
+        train(&n, &whole, 1, what);
+        CHECK(alike(h, whole.io.h, whole.hs) && alike(state, whole.io.state, whole.ss),
+              "%s: halves have other bits", what);
+        /* sums of gradients are rounded in another order, here and on the way */
+        e = test_error(dx, whole.io.dx, whole.xs);
+        CHECK(e <= 1e-5, "%s: dx of the halves is off by %g", what, e);
+        e = test_error(grads, whole.io.grads, n.count);
+        CHECK(e <= 1e-5, "%s: gradients of the halves are off by %g", what, e);
+        e = test_error(dstate, whole.io.dstate, whole.ss);
+        CHECK(e <= 1e-5, "%s: dstate of the halves is off by %g", what, e);
+        free(a.tape);
+        free(b.tape);
+    next:
+        free(grads);
+        free(state);
+        free(dstate);
+        free(h);
+        free(dx);
+        end_call(&whole, 1);
+        free(n.weights);
+    }
+}
+
+/* ---- Bits ----------------------------------------------------------------------------------- */
+
+static const char *type_names[] = {"PLAIN", "F32", "BF16", "Q8"};
+
+/* The network in another form; its weights are to be freed. 0: the form is not offered. */
+static int in_form(net *to, const net *from, sru_type type)
+{
+    sru_context c = context(1);
+    *to = *from;
+    to->m.type = type;
+    if (type != SRU_PLAIN && !sru_cpu()->pack(&c, NULL, type, NULL, 1, 1)) return 0;
+    CHECK(sru_size(&to->size, &c, &to->m, 1, 1) == SRU_OK, "%s", message);
+    to->weights = (float *)test_alloc(to->size.weights);
+    memset(to->weights, 0xff, to->size.weights);
+    if (type == SRU_PLAIN) {
+        memcpy(to->weights, from->weights, to->size.weights);
+        to->m.weights = to->weights;
+    } else {
+        CHECK(sru_pack(&c, &to->m, to->weights, &from->m) == SRU_OK, "%s", message);
+        CHECK(to->m.weights == to->weights && to->m.type == type, "sru_pack has made no model");
+    }
+    return 1;
+}
+
+static void run(const net *n, const sru_io *io, int threads, const char *what)
+{
+    sru_context c = context(threads);
+    CHECK(sru_forward(&c, &n->m, io) == SRU_OK, "%s: %s", what, message);
+}
+
+/* Steps from ... to-1 of a call. */
+static sru_io steps(const net *n, const sru_io *io, size_t from, size_t to)
+{
+    sru_io part = *io;
+    part.T = to - from;
+    part.x += from*io->B*n->I;
+    part.h += from*io->B*n->N;
+    if (part.mask_pad) part.mask_pad += from*io->B;
+    return part;
+}
+
+/* Sequence b of a call, alone, against the whole. */
+static int alone(const net *n, const call *whole, const float *start, size_t b, const char *what)
+{
+    size_t T = whole->io.T, B = whole->io.B, t;
+    float *x = test_floats(T*n->I), *h = junk(T*n->N), *state = copy(start + b*n->S, n->S);
+    uint8_t *pad = (uint8_t *)test_alloc(T);
+    sru_io io;
+    int equal;
+    memset(&io, 0, sizeof io);
+    io.T = T;
+    io.B = 1;
+    io.x = x;
+    io.h = h;
+    io.state = state;
+    if (whole->io.mask_pad) io.mask_pad = pad;
+    for (t = 0; t < T; t++) {
+        memcpy(x + t*n->I, whole->x + (t*B + b)*n->I, n->I*sizeof *x);
+        if (whole->io.mask_pad) pad[t] = whole->io.mask_pad[t*B + b];
+    }
+    run(n, &io, 1, what);
+    equal = alike(state, whole->io.state + b*n->S, n->S);
+    for (t = 0; t < T; t++) {
+        equal = equal && alike(h + t*n->N, whole->io.h + (t*B + b)*n->N, n->N);
+    }
+    free(x);
+    free(h);
+    free(state);
+    free(pad);
+    return equal;
+}
+
+static void test_bits_of(const sru_config *config, const char *what, size_t T, size_t B)
+{
+    static const size_t chunks[] = {1, 2, 3, 7, 64, 300};
+    net plain = new_net(config, 5), n;
+    call start = new_call(&plain, T, B), first;
+    char name[160];
+    int type, threads;
+    size_t i, t, b;
+    start.io.dropout_mask = start.io.rnn_dropout_mask = start.io.layer_dropout_mask = NULL;
+    memset(&first, 0, sizeof first);
+    for (type = SRU_PLAIN; type <= SRU_Q8; type++) {
+        call whole = same_call(&start), other;
+        sprintf(name, "%s, %s, T %lu, B %lu", what, type_names[type], (unsigned long)T,
+                (unsigned long)B);
+        if (!in_form(&n, &plain, (sru_type)type)) {
+            end_call(&whole, 0);
+            continue;
+        }
+        run(&n, &whole.io, 1, name);
+        if (type == SRU_PLAIN) {
+            first = whole;
+        } else if (type == SRU_F32) {
+            CHECK(alike(whole.io.h, first.io.h, whole.hs)
+                  && alike(whole.io.state, first.io.state, whole.ss),
+                  "%s: other bits than PLAIN", name);
+        } else {
+            /* these round weights to 1/256 of their own, or of their row's largest, which is no
+               loss if that is the only one */
+            double e = test_error(whole.io.h, first.io.h, whole.hs);
+            CHECK(e < 0.05 && (e > 1e-6 || config->input_size == 1),
+                  "%s: differs from PLAIN by %g", name, e);
+        }
+        for (threads = 2; threads <= 3; threads++) {
+            other = same_call(&start);
+            run(&n, &other.io, threads, name);
+            CHECK(alike(other.io.h, whole.io.h, whole.hs)
+                  && alike(other.io.state, whole.io.state, whole.ss),
+                  "%s: other bits with %d threads", name, threads);
+            end_call(&other, 0);
+        }
+        for (i = 0; i < COUNT(chunks) && !config->bidirectional; i++) {
+            if (chunks[i] >= T) continue;
+            other = same_call(&start);
+            for (t = 0; t < T; t += chunks[i]) {
+                sru_io part = steps(&n, &other.io, t, t + chunks[i] < T ? t + chunks[i] : T);
+                run(&n, &part, 1, name);
+            }
+            CHECK(alike(other.io.h, whole.io.h, whole.hs)
+                  && alike(other.io.state, whole.io.state, whole.ss),
+                  "%s: other bits in chunks of %lu", name, (unsigned long)chunks[i]);
+            end_call(&other, 0);
+        }
+        for (b = 0; b < B; b += B > 2 ? B - 1 : 1) {
+            CHECK(alone(&n, &whole, start.io.state, b, name), "%s: sequence %lu has other bits "
+                  "alone", name, (unsigned long)b);
+        }
+        {   /* no state is a state of zeros */
+            call none = same_call(&start);
+            other = same_call(&start);
+            memset(other.io.state, 0, other.ss*sizeof(float));
+            run(&n, &other.io, 1, name);
+            free(none.io.state);
+            none.io.state = NULL;
+            run(&n, &none.io, 1, name);
+            CHECK(alike(other.io.h, none.io.h, whole.hs), "%s: other bits without a state", name);
+            end_call(&other, 0);
+            end_call(&none, 0);
+        }
+        free(n.weights);
+        if (type != SRU_PLAIN) end_call(&whole, 0);
+    }
+    end_call(&first, 0);
+    end_call(&start, 1);
+    free(plain.weights);
+}
+
+static void test_bitwise(void)
+{
+    sru_config config;
+    int i;
+    test_random_state = 5;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        test_bits_of(&config, what, 11, 3);
+    }
+    /* more rows than are computed at a time, wider than a block of units, deeper than a panel */
+    variant(0, &config);
+    test_bits_of(&config, "long", 1500, 1);
+    variant(18, &config);
+    test_bits_of(&config, "long, input projected first", 301, 5);
+    variant(20, &config);
+    test_bits_of(&config, "long, bidirectional", 201, 7);
+    variant(10, &config);
+    config.input_size = 270;
+    config.hidden_size = 80;
+    test_bits_of(&config, "wide", 23, 3);
+    config.bidirectional = 1;
+    test_bits_of(&config, "wide, bidirectional", 11, 3);
+    variant(4, &config);
+    config.input_size = 9;
+    config.hidden_size = 9;
+    test_bits_of(&config, "a large batch", 2, 1100);
+}
+
+/* ---- Dropout -------------------------------------------------------------------------------- */
+
+/* One or two layers that pass on what they get: c = u0 = x, h = c. */
+static net mirror(const sru_config *config, int D)
+{
+    sru_config c = *config;
+    net n;
+    sru_tensor t;
+    int i, j;
+    c.input_size = c.hidden_size = D;
+    c.no_skip_term = 1;
+    n = new_net(&c, 1);
+    for (i = 0; sru_get_tensor(&t, &n.m, i); i++) {
+        size_t many = t.shape[0]*(t.shape[1] ? t.shape[1] : 1), k;
+        for (k = 0; k < many; k++) t.data[k] = 0;
+        if (strstr(t.name, "bias")) {
+            for (k = 0; k < many; k++) t.data[k] = k < many/2 ? -200.0f : 200.0f;
+        } else if (!strstr(t.name, "weight_c")) {
+            for (j = 0; j < D; j++) t.data[j*D + j] = 1;    /* of the first matrix */
+        }
+    }
+    return n;
+}
+
+/* The masks that a network draws, seen through a mirror: 0 or 1/(1-p), as often as they should, one
+   for all steps or another for each, different for each sequence and layer. */
+static void test_masks(void)
+{
+    enum { D = 40, T = 12, B = 9 };
+    static const char *names[] = {"dropout", "rnn_dropout", "layer_dropout"};
+    int kind;
+    for (kind = 0; kind < 3; kind++) {
+        const double p = 0.3;
+        double kept = 0, repeats = 0, count = kind == 2 ? T*B*D : B*D;
+        sru_config config;
+        size_t i, strange = 0;
+        net n;
+        call k;
+        memset(&config, 0, sizeof config);
+        config.num_layers = kind == 1 ? 1 : 2;
+        if (kind == 0) config.dropout = (float)p;
+        if (kind == 1) config.rnn_dropout = (float)p;
+        if (kind == 2) config.layer_dropout = (float)p;
+        n = mirror(&config, D);
+        k = new_call(&n, T, B);
+        k.io.dropout_mask = k.io.rnn_dropout_mask = k.io.layer_dropout_mask = NULL;
+        k.io.mask_pad = NULL;
+        for (i = 0; i < k.xs; i++) k.x[i] = 1;
+        train(&n, &k, 1, names[kind]);
+        for (i = 0; i < k.hs; i++) {
+            double m = (double)k.io.h[i];
+            if (fabs(m) > 1e-6 && fabs(m*(1 - p) - 1) > 1e-5) strange++;
+            if (kind == 2 || i < B*D) kept += m > 0.5;
+            if (i >= B*D) repeats += (m > 0.5) == (k.io.h[i - B*D] > 0.5f);
+        }
+        CHECK(!strange, "%s: %lu factors are neither 0 nor 1/(1 - p)", names[kind],
+              (unsigned long)strange);
+        CHECK(fabs(kept/count - (1 - p)) < 5*sqrt(p*(1 - p)/count), "%s keeps %g of %g",
+              names[kind], kept/count, 1 - p);
+        repeats /= (T - 1)*B*D;
+        if (kind == 2) {
+            CHECK(repeats < 0.7, "%s: %g of the factors are those of the step before",
+                  names[kind], repeats);
+        } else {
+            CHECK(repeats > 0.9999, "%s: only %g of the factors are those of the step before",
+                  names[kind], repeats);
+        }
+        {
+            size_t b, differ = 0;
+            for (b = 1; b < B; b++) differ += !alike(k.io.h, k.io.h + b*D, D);
+            CHECK(differ == B - 1, "%s: sequences share a mask", names[kind]);
+        }
+        end_call(&k, 1);
+        free(n.weights);
+    }
+}
+
+/* Random dropout of a real network: repeatable, with any number of threads; other with another
+   seed or step; none without a tape; and backward uses the masks of forward. */
+static void test_dropout(void)
+{
+    int kind;
+    test_random_state = 6;
+    for (kind = 0; kind < 4; kind++) {
+        sru_config config;
+        net n;
+        call k, one, other;
+        sru_context c = context(1);
+        sru_sizes size;
+        int threads;
+        variant(25, &config);
+        if (kind == 0 || kind == 3) config.dropout = 0.4f;
+        if (kind == 1 || kind == 3) config.rnn_dropout = 0.3f;
+        if (kind == 2 || kind == 3) config.layer_dropout = 0.2f;
+        n = new_net(&config, 1);
+        k = new_call(&n, 40, 5);
+        k.io.dropout_mask = k.io.rnn_dropout_mask = k.io.layer_dropout_mask = NULL;
+        one = same_call(&k);
+        train(&n, &one, 1, "dropout");
+        for (threads = 1; threads <= 3; threads++) {
+            other = same_call(&k);
+            train(&n, &other, threads, "dropout");
+            CHECK(alike(other.io.h, one.io.h, k.hs) && alike(other.io.dx, one.io.dx, k.xs)
+                  && alike(other.io.grads, one.io.grads, k.count),
+                  "dropout %d: other bits with %d threads", kind, threads);
+            end_call(&other, 0);
+        }
+        CHECK(sru_size(&size, &c, &n.m, 40, 5) == SRU_OK, "%s", message);
+        for (threads = 0; threads < 2; threads++) {
+            other = same_call(&k);
+            other.io.tape = test_alloc(size.tape);
+            c.seed = threads ? 12 : 11;
+            c.step = threads ? 22 : 23;
+            CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s", message);
+            CHECK(test_error(other.io.h, one.io.h, k.hs) > 0.01, "dropout %d: another %s changes "
+                  "nothing", kind, threads ? "seed" : "step");
+            end_call(&other, 0);
+        }
+        /* inference: as if the configuration had no dropout, whatever masks are there */
+        other = same_call(&k);
+        c = context(1);
+        other.io.dropout_mask = k.dropout;
+        other.io.rnn_dropout_mask = k.rnn_dropout;
+        other.io.layer_dropout_mask = k.layer_dropout;
+        CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s", message);
+        {
+            net bare = n;
+            call third = same_call(&k);
+            bare.m.config.dropout = bare.m.config.rnn_dropout = 0;
+            bare.m.config.layer_dropout = 0;
+            CHECK(sru_forward(&c, &bare.m, &third.io) == SRU_OK, "%s", message);
+            CHECK(alike(other.io.h, third.io.h, k.hs), "dropout %d in inference", kind);
+            end_call(&third, 0);
+        }
+        end_call(&other, 0);
+        /* backward with the same masks: along a direction d the loss, which is linear in dh, must
+           change as dx says. In float32, with a step of 1/64, rounding and curvature leave 1e-3;
+           other masks would give another number altogether */
+        {
+            float *d = test_floats(k.xs), *x = copy(k.x, k.xs);
+            double slope = 0, up = 0, down = 0, length = 0, e = 1.0/64;
+            size_t i;
+            int sign;
+            test_fill(d, k.xs, 1);
+            for (i = 0; i < k.xs; i++) {
+                d[i] = one.io.dx[i] + 0.1f*d[i];        /* where it changes most */
+                length += (double)d[i]*(double)d[i];
+            }
+            length = sqrt(length);
+            for (i = 0; i < k.xs; i++) d[i] /= (float)length;
+            for (i = 0; i < k.xs; i++) slope += (double)d[i]*(double)one.io.dx[i];
+            for (sign = -1; sign <= 1; sign += 2) {
+                double sum = 0;
+                other = same_call(&k);
+                other.io.tape = test_alloc(size.tape);
+                for (i = 0; i < k.xs; i++) k.x[i] = x[i] + (float)(sign*e)*d[i];
+                CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s", message);
+                for (i = 0; i < k.hs; i++) sum += (double)other.io.h[i]*(double)k.dh[i];
+                for (i = 0; i < k.ss; i++) {
+                    sum += (double)other.io.state[i]*(double)k.io.dstate[i];
+                }
+                if (sign > 0) up = sum;
+                else down = sum;
+                end_call(&other, 0);
+            }
+            CHECK(fabs((up - down)/(2*e) - slope) < 0.01*fabs(slope), "dropout %d: the slope is "
+                  "%g, dx says %g", kind, (up - down)/(2*e), slope);
+            free(d);
+            free(x);
+        }
+        end_call(&one, 0);
+        end_call(&k, 1);
+        free(n.weights);
+    }
+}
+
+/* ---- Memory --------------------------------------------------------------------------------- */
+
+static void test_sizes(void)
+{
+    static const sru_type types[] = {SRU_PLAIN, SRU_Q8};
+    sru_config config;
+    size_t rows = sru_cpu()->rows;
+    int i, j, threads;
+    test_random_state = 7;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        net plain = new_net(&config, 1);
+        for (j = 0; j < 2; j++) {
+            for (threads = 1; threads <= 3; threads += 2) {
+                sru_context c = context(threads);
+                call k = new_call(&plain, 6, 5), other;
+                sru_sizes size, bare;
+                char *work;
+                net n;
+                if (!in_form(&n, &plain, types[j])) {
+                    end_call(&k, 1);
+                    continue;
+                }
+                k.io.dropout_mask = k.io.rnn_dropout_mask = k.io.layer_dropout_mask = NULL;
+                free(k.io.state);
+                k.io.state = NULL;      /* what is not given is needed as scratch memory */
+                CHECK(sru_size(&size, &c, &n.m, 6, 5) == SRU_OK, "%s: %s", what, message);
+                memset(&bare, 0, sizeof bare);
+                n.m.weights = NULL;
+                CHECK(sru_size(&bare, &c, &n.m, 6, 5) == SRU_OK
+                      && !memcmp(&size, &bare, sizeof bare), "%s: other sizes without weights",
+                      what);
+                n.m.weights = n.weights;
+                CHECK(size.state == n.S, "%s: S is %lu", what, (unsigned long)size.state);
+
+                other = same_call(&k);
+                CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s: %s", what, message);
+                work = (char *)test_alloc(size.work);
+                c.work = work;
+                c.work_size = size.work;
+                CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK, "%s: with %lu bytes as told: %s",
+                      what, (unsigned long)size.work, message);
+                CHECK(alike(other.io.h, k.io.h, k.hs), "%s: other bits with memory given", what);
+                memset(message, 0, sizeof message);
+                c.work_size = size.work - 1;
+                CHECK(sru_forward(&c, &n.m, &k.io) == SRU_ENOMEM && strlen(message) > 10,
+                      "%s: %lu bytes are enough, %lu were told; \"%s\"", what,
+                      (unsigned long)c.work_size, (unsigned long)size.work, message);
+                free(work);
+                end_call(&other, 0);
+                if (types[j] == SRU_PLAIN) {
+                    sru_status first, second;
+                    work = (char *)test_alloc(size.train_work);
+                    c.work = work;
+                    c.work_size = size.train_work;
+                    k.io.tape = test_alloc(size.tape);
+                    CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK
+                          && sru_backward(&c, &n.m, &k.io) == SRU_OK,
+                          "%s: training with %lu bytes as told: %s", what,
+                          (unsigned long)size.train_work, message);
+                    c.work_size = size.train_work - 1;
+                    first = sru_forward(&c, &n.m, &k.io);
+                    c.work_size = size.train_work;
+                    sru_forward(&c, &n.m, &k.io);
+                    c.work_size = size.train_work - 1;
+                    second = sru_backward(&c, &n.m, &k.io);
+                    CHECK((first == SRU_ENOMEM || second == SRU_ENOMEM)
+                          && (!first || first == SRU_ENOMEM) && (!second || second == SRU_ENOMEM),
+                          "%s: %lu bytes are enough to train, %lu were told", what,
+                          (unsigned long)c.work_size, (unsigned long)size.train_work);
+                    free(work);
+                }
+                end_call(&k, 1);
+                free(n.weights);
+            }
+        }
+        free(plain.weights);
+    }
+
+    /* long sequences need no more, unless a direction runs from their end */
+    for (i = 0; i < 2; i++) {
+        for (j = 0; j < 2; j++) {
+            sru_context c = context(2);
+            sru_sizes few, many;
+            sru_model m;
+            memset(&m, 0, sizeof m);
+            variant(i ? 2 : 8, &m.config);
+            m.type = types[j];
+            CHECK(sru_size(&few, &c, &m, 64*rows, 1) == SRU_OK, "%s", message);
+            CHECK(sru_size(&many, &c, &m, 4096*rows, 1) == SRU_OK, "%s", message);
+            if (i) CHECK(many.work > few.work, "bidirectional needs no memory");
+            else CHECK(many.work == few.work, "%s: %lu bytes for %lu steps, %lu for %lu",
+                       type_names[types[j]], (unsigned long)few.work, (unsigned long)(64*rows),
+                       (unsigned long)many.work, (unsigned long)(4096*rows));
+        }
+    }
+}
+
+/* The tensors of a network lie end to end and fill its weights. */
+static void test_tensors(void)
+{
+    sru_config config;
+    int i, j, k;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        net n = new_net(&config, 1);
+        const float *end = n.weights;
+        sru_tensor t, s;
+        for (j = 0; sru_get_tensor(&t, &n.m, j); j++) {
+            size_t many = t.shape[0];
+            for (k = 1; k < 4 && t.shape[k]; k++) many *= t.shape[k];
+            CHECK(t.data == end, "%s: %s does not follow the tensor before it", what, t.name);
+            end = t.data + many;
+            for (k = 0; k < j && sru_get_tensor(&s, &n.m, k); k++) {
+                CHECK(strcmp(s.name, t.name), "%s: %s comes twice", what, t.name);
+            }
+        }
+        CHECK(end == n.weights + n.count, "%s: tensors have %lu of %lu numbers", what,
+              (unsigned long)(end - n.weights), (unsigned long)n.count);
+        CHECK(!sru_get_tensor(&t, &n.m, j + 1), "%s: there is a tensor past the last", what);
+        free(n.weights);
+    }
+}
+
+/* ---- Errors --------------------------------------------------------------------------------- */
+
+static void expect(sru_status got, sru_status want, const char *what)
+{
+    CHECK(got == want, "%s: status is %d, not %d: %s", what, (int)got, (int)want, message);
+    CHECK(memchr(message, 0, sizeof message) && strlen(message) > 10,
+          "%s: the error says \"%.*s\"", what, SRU_ERROR_SIZE - 1, message);
+    memset(message, 0, sizeof message);
+}
+
+static float not_a_number(void)
+{
+    uint32_t bits = 0x7fc00000;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* Configurations that no network can have; 0 past the last. */
+static const char *bad_config(int i, sru_config *c)
+{
+    variant(0, c);
+    switch (i) {
+    case 0:  c->input_size = 0;                     return "input_size 0";
+    case 1:  c->input_size = -1;                    return "input_size -1";
+    case 2:  c->hidden_size = 0;                    return "hidden_size 0";
+    case 3:  c->hidden_size = -5;                   return "hidden_size -5";
+    case 4:  c->num_layers = -1;                    return "num_layers -1";
+    case 5:  c->num_layers = SRU_MAX_LAYERS + 1;    return "too many layers";
+    case 6:  c->projection_size = -1;               return "projection_size -1";
+    case 7:  c->projection_sizes[1] = -1;           return "projection_sizes -1";
+    case 8:  c->dropout = 1;                        return "dropout 1";
+    case 9:  c->dropout = -0.1f;                    return "dropout -0.1";
+    case 10: c->rnn_dropout = 1.5f;                 return "rnn_dropout 1.5";
+    case 11: c->layer_dropout = -1;                 return "layer_dropout -1";
+    case 12: c->dropout = not_a_number();           return "dropout NaN";
+    case 13: c->rnn_dropout = not_a_number();       return "rnn_dropout NaN";
+    case 14: c->layer_dropout = not_a_number();     return "layer_dropout NaN";
+    case 15: c->highway_bias = not_a_number();      return "highway_bias NaN";
+    case 16: c->weight_c_init = not_a_number();     return "weight_c_init NaN";
+    default: return NULL;
+    }
+}
+
+static void test_errors(void)
+{
+    const size_t huge = (size_t)-1/8;
+    sru_context c = context(1);
+    sru_config config;
+    sru_sizes size;
+    sru_model m;
+    sru_io io;
+    net n, q8;
+    call k;
+    int i;
+    const char *what;
+    float some[8];
+    test_random_state = 8;
+    memset(message, 0, sizeof message);
+    variant(0, &config);
+    n = new_net(&config, 1);
+    k = new_call(&n, 3, 2);
+    for (i = 0; (what = bad_config(i, &config)) != NULL; i++) {
+        m = n.m;
+        m.config = config;
+        expect(sru_size(&size, &c, &m, 1, 1), SRU_EINVAL, what);
+        expect(sru_forward(&c, &m, &k.io), SRU_EINVAL, what);
+        CHECK(sru_init(some, &config, 1) == SRU_EINVAL, "%s: sru_init", what);
+    }
+    m = n.m;
+    m.config.input_size = m.config.hidden_size = 0x7fffffff;
+    m.config.num_layers = SRU_MAX_LAYERS;
+    m.config.bidirectional = 1;
+    if (sizeof(size_t) <= 4) expect(sru_size(&size, &c, &m, 1, 1), SRU_EINVAL, "sizes of 2^31");
+    expect(sru_size(&size, &c, &m, (size_t)1 << (sizeof(size_t)*8 - 10), 1), SRU_EINVAL,
+           "sizes of 2^31, many steps");
+    expect(sru_size(&size, &c, &n.m, huge, 1), SRU_EINVAL, "sru_size: T");
+    expect(sru_size(&size, &c, &n.m, 1, huge), SRU_EINVAL, "sru_size: B");
+    expect(sru_size(&size, &c, &n.m, (size_t)1 << sizeof(size_t)*4, (size_t)1 << sizeof(size_t)*4),
+           SRU_EINVAL, "sru_size: T*B");
+    expect(sru_size(NULL, &c, &n.m, 1, 1), SRU_EINVAL, "sru_size: sizes NULL");
+    expect(sru_size(&size, &c, NULL, 1, 1), SRU_EINVAL, "sru_size: model NULL");
+    CHECK(sru_init(NULL, &n.m.config, 1) == SRU_EINVAL, "sru_init: weights NULL");
+    CHECK(sru_init(some, NULL, 1) == SRU_EINVAL, "sru_init: config NULL");
+
+    expect(sru_forward(&c, NULL, &k.io), SRU_EINVAL, "forward: model NULL");
+    expect(sru_forward(&c, &n.m, NULL), SRU_EINVAL, "forward: io NULL");
+    m = n.m;
+    m.weights = NULL;
+    expect(sru_forward(&c, &m, &k.io), SRU_EINVAL, "forward: weights NULL");
+    io = k.io;
+    io.x = NULL;
+    expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: x NULL");
+    io = k.io;
+    io.h = NULL;
+    expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: h NULL");
+    io = k.io;
+    io.T = huge;
+    expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: T");
+    expect(sru_backward(&c, NULL, &k.io), SRU_EINVAL, "backward: model NULL");
+    expect(sru_backward(&c, &n.m, NULL), SRU_EINVAL, "backward: io NULL");
+    expect(sru_backward(&c, &n.m, &k.io), SRU_EINVAL, "backward: no tape");
+    k.io.tape = test_alloc(n.size.tape*6 + 4096);
+    io = k.io;
+    io.dh = NULL;
+    expect(sru_backward(&c, &n.m, &io), SRU_EINVAL, "backward: dh NULL");
+    if (in_form(&q8, &n, SRU_Q8)) {
+        expect(sru_forward(&c, &q8.m, &k.io), SRU_EINVAL, "forward with a tape on Q8");
+        expect(sru_backward(&c, &q8.m, &k.io), SRU_EINVAL, "backward on Q8");
+        m.type = SRU_Q8;
+        expect(sru_pack(&c, &m, some, &q8.m), SRU_EINVAL, "sru_pack from Q8");
+        free(q8.weights);
+    }
+    m.type = SRU_F32;
+    expect(sru_pack(&c, NULL, some, &n.m), SRU_EINVAL, "sru_pack: to NULL");
+    expect(sru_pack(&c, &m, NULL, &n.m), SRU_EINVAL, "sru_pack: weights NULL");
+    expect(sru_pack(&c, &m, some, NULL), SRU_EINVAL, "sru_pack: from NULL");
+    CHECK(sru_forward(NULL, &n.m, NULL) == SRU_EINVAL, "forward: no context, no io");
+    end_call(&k, 1);
+    free(n.weights);
+}
+
+/* ---- Edges ---------------------------------------------------------------------------------- */
+
+static void test_edges(void)
+{
+    static const size_t shapes[][2] = {{0, 3}, {3, 0}, {0, 0}, {1, 1}, {1, 7}, {5, 1}};
+    sru_config config;
+    size_t j;
+    int i;
+    test_random_state = 9;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        net n = new_net(&config, 1);
+        n.m.config.dropout = n.m.config.rnn_dropout = n.m.config.layer_dropout = 0.25f;
+        for (j = 0; j < COUNT(shapes); j++) {
+            call k = new_call(&n, shapes[j][0], shapes[j][1]), other;
+            naive_net o = new_oracle(&n, &k);
+            naive_net_forward(&o);
+            naive_net_backward(&o);
+            other = same_call(&k);
+            train(&n, &other, 2, what);
+            compare(&n, &other, &o, what, "edge");
+            if (!shapes[j][0] && shapes[j][1]) {
+                CHECK(alike(other.io.state, k.io.state, k.ss), "%s: no step changes the state",
+                      what);
+            }
+            end_oracle(&o);
+            end_call(&other, 0);
+            end_call(&k, 1);
+        }
+        {   /* no context; and no arrays where there is nothing to compute */
+            call k = new_call(&n, 2, 2), other = same_call(&k);
+            sru_io none;
+            CHECK(sru_forward(NULL, &n.m, &k.io) == SRU_OK, "%s: no context", what);
+            run(&n, &other.io, 1, what);
+            CHECK(alike(k.io.h, other.io.h, k.hs), "%s: other bits without a context", what);
+            memset(&none, 0, sizeof none);
+            CHECK(sru_forward(NULL, &n.m, &none) == SRU_OK, "%s: T 0, B 0, no arrays", what);
+            end_call(&other, 0);
+            end_call(&k, 1);
+        }
+        free(n.weights);
+    }
+}
+
+/* Where everything is padding, nothing happens. */
+static void test_padding(void)
+{
+    sru_config config;
+    int i;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        net n = new_net(&config, 1);
+        call k = new_call(&n, 4, 3), other;
+        size_t j, wrong = 0;
+        n.m.config.dropout = n.m.config.rnn_dropout = n.m.config.layer_dropout = 0.25f;
+        memset(k.pad, 1, k.rows);
+        other = same_call(&k);
+        train(&n, &other, 1, what);
+        CHECK(alike(other.io.state, k.io.state, k.ss), "%s: padding changes the state", what);
+        if (!config.normalize_after) {      /* otherwise h is layer norm's bias */
+            for (j = 0; j < k.hs; j++) wrong += other.io.h[j] != 0;
+            CHECK(!wrong, "%s: padding gives output", what);
+            CHECK(alike(other.io.dstate, k.io.dstate, k.ss), "%s: padding changes dstate", what);
+        }
+        end_call(&other, 0);
+        end_call(&k, 1);
+        free(n.weights);
+    }
+}
+
+/* ---- Initial weights ------------------------------------------------------------------------ */
+
+/* n numbers drawn uniformly between +-bound: their mean, variance and extremes. Standard deviations
+   of the first two are bound/sqrt(3n) and variance*sqrt(0.8/n); five of them are allowed. */
+static void check_uniform(const char *what, const float *a, size_t n, double bound)
+{
+    double mean = 0, var = 0, max = 0, count = (double)n;
+    size_t i;
+    if (!CHECK(n > 0, "%s is empty", what)) return;
+    for (i = 0; i < n; i++) {
+        double x = (double)a[i];
+        if (!test_finite(a[i])) x = 1e30;
+        mean += x/count;
+        var += x*x/count;
+        if (fabs(x) > max) max = fabs(x);
+    }
+    CHECK(fabs(mean) <= 5*bound/sqrt(3*count), "%s: the mean is %g", what, mean);
+    CHECK(fabs(var*3/(bound*bound) - 1) <= 5*sqrt(0.8/count), "%s: the variance is %g, not %g",
+          what, var, bound*bound/3);
+    CHECK(max <= bound*1.000001 && max >= bound*(1 - 20/count), "%s: the largest is %g, not %g",
+          what, max, bound);
+}
+
+static void check_constant(const char *what, const float *a, size_t n, float value)
+{
+    size_t i;
+    for (i = 0; i < n && a[i] == value; i++) continue;
+    CHECK(i == n, "%s: number %lu is %g, not %g", what, (unsigned long)i,
+          i < n ? (double)a[i] : 0, (double)value);
+}
+
+/* Against what the reference's reset_parameters() does, 2.x and 3.0-dev. */
+static void check_init(const sru_config *config, const char *what)
+{
+    const int old = config->arch == SRU_ARCH_SRU;
+    size_t N = naive_width(config);
+    sru_model m;
+    sru_sizes size;
+    float *w, *again;
+    naive_net o;
+    char name[200];
+    int l, k, L = naive_layers(config);
+    memset(&m, 0, sizeof m);
+    memset(&o, 0, sizeof o);
+    m.config = *config;
+    CHECK(sru_size(&size, NULL, &m, 1, 1) == SRU_OK, "%s", what);
+    m.weights = w = (float *)test_alloc(size.weights);
+    again = (float *)test_alloc(size.weights);
+    memset(w, 0xff, size.weights);
+    CHECK(sru_init(w, config, 5) == SRU_OK && sru_init(again, config, 5) == SRU_OK, "%s", what);
+    CHECK(!memcmp(w, again, size.weights), "%s: the same seed gives other weights", what);
+    CHECK(sru_init(again, config, 6) == SRU_OK, "%s", what);
+    o.model = &m;
+    if (naive_input_first(config)) {
+        ptrdiff_t at = naive_find(&m, -1, "input_to_hidden.weight");
+        sprintf(name, "%s: input_to_hidden", what);
+        if (CHECK(at >= 0, "%s is missing", name)) {    /* nn.Linear's own: 1/sqrt(in) */
+            check_uniform(name, w + at, N*(size_t)config->input_size,
+                          1/sqrt((double)config->input_size));
+        }
+    }
+    for (l = 0; l < L; l++) {
+        size_t I = naive_layer_input(config, l), P = naive_projection(config, l), in = P ? P : I;
+        size_t K = (size_t)naive_matrices(config, l), n = N*in;
+        double scale_x = naive_scale_x(config);
+        double drop = l < L - 1 ? (double)config->dropout : 0, rnn = (double)config->rnn_dropout;
+        ptrdiff_t at;
+        o.layer[l].P = P;
+        at = naive_find(&m, l, naive_product(&o, l, 1));
+        if (!CHECK(at >= 0, "%s: layer %d has no weights", what, l)) continue;
+        for (k = 0; k < (int)K; k++) {
+            double bound = sqrt(old ? 3/(double)in : 6/((double)in + (double)(K*N)));
+            if (old) {
+                if (k == 0) bound *= sqrt(1 - drop);
+                bound *= sqrt(1 - rnn);
+                if (config->layer_norm) bound *= 0.1;
+                if (k == 3) bound *= scale_x;
+                if ((k == 1 || k == 2) && !config->v1) bound *= sqrt(0.5);
+            }
+            sprintf(name, "%s: matrix %d of layer %d", what, k, l);
+            check_uniform(name, w + at + (size_t)k*n, n, bound);
+        }
+        {
+            double dot = 0, a2 = 0, b2 = 0;
+            size_t i;
+            for (i = 0; i < n; i++) {
+                double a = (double)w[at + (ptrdiff_t)i], b = (double)again[at + (ptrdiff_t)i];
+                dot += a*b, a2 += a*a, b2 += b*b;
+            }
+            CHECK(memcmp(w + at, w + at + n, n*sizeof *w), "%s: matrices are alike", what);
+            CHECK(fabs(dot)/sqrt(a2*b2) < 5/sqrt((double)n), "%s: weights of two seeds are alike",
+                  what);
+        }
+        if (P) {
+            at = naive_find(&m, l, naive_product(&o, l, 0));
+            sprintf(name, "%s: projection of layer %d", what, l);
+            if (CHECK(at >= 0, "%s is missing", name)) {
+                check_uniform(name, w + at, P*I, sqrt(old ? 3/(double)I : 6/(double)(P + I)));
+            }
+        }
+        at = naive_find(&m, l, "weight_c");
+        sprintf(name, "%s: weight_c of layer %d", what, l);
+        if (CHECK(at >= 0, "%s is missing", name)) {
+            double bound = config->weight_c_init > 0 ? (double)config->weight_c_init
+                         : old ? sqrt(1.5) : 1;
+            if (config->v1) check_constant(name, w + at, 2*N, 0);
+            else check_uniform(name, w + at, 2*N, bound);
+        }
+        at = naive_find(&m, l, "bias");
+        sprintf(name, "%s: bias of layer %d", what, l);
+        if (CHECK(at >= 0, "%s is missing", name)) {
+            check_constant(name, w + at, N, 0);
+            check_constant(name, w + at + N, N, config->highway_bias);
+        }
+        if (config->layer_norm) {
+            size_t width = config->normalize_after ? N : I;
+            ptrdiff_t gain = naive_find(&m, l, "layer_norm.weight");
+            ptrdiff_t shift = naive_find(&m, l, "layer_norm.bias");
+            sprintf(name, "%s: layer norm of layer %d", what, l);
+            if (CHECK(gain >= 0 && shift >= 0, "%s is missing", name)) {
+                check_constant(name, w + gain, width, 1);
+                check_constant(name, w + shift, width, 0);
+            }
+        }
+    }
+    if (L > 2) {        /* layers are drawn independently */
+        ptrdiff_t a = naive_find(&m, 1, naive_product(&o, 1, 1));
+        ptrdiff_t b = naive_find(&m, 2, naive_product(&o, 2, 1));
+        CHECK(memcmp(w + a, w + b, 40), "%s: layers are alike", what);
+    }
+    free(w);
+    free(again);
+}
+
+static void test_init(void)
+{
+    sru_config base, c;
+    int arch;
+    memset(&base, 0, sizeof base);
+    base.input_size = 120;
+    base.hidden_size = 90;
+    base.num_layers = 3;
+    for (arch = 0; arch < 2; arch++) {
+        base.arch = arch ? SRU_ARCH_SRU3 : SRU_ARCH_SRU;
+        c = base;
+        check_init(&c, "plain");
+        c.highway_bias = -2;
+        c.rescale = 1;
+        check_init(&c, "rescale");
+        c.layer_norm = 1;
+        c.dropout = 0.4f;
+        c.rnn_dropout = 0.2f;
+        c.layer_dropout = 0.3f;
+        check_init(&c, "rescale, layer norm, dropout");
+        c = base;
+        c.projection_size = 50;
+        c.projection_sizes[1] = 40;
+        check_init(&c, "projection");
+        c.layer_norm = c.normalize_after = c.bidirectional = 1;
+        check_init(&c, "projection, layer norm after, bidirectional");
+        c = base;
+        c.v1 = 1;
+        check_init(&c, "v1");
+        c = base;
+        c.no_skip_term = c.rescale = 1;
+        c.weight_c_init = 0.25f;
+        check_init(&c, "no skip term, weight_c_init");
+        c = base;
+        c.proj_input_to_hidden_first = 1;
+        check_init(&c, "input projected first");
+    }
+}
+
+/* ---- One model for many threads ------------------------------------------------------------- */
+
+#ifdef _POSIX_THREADS
+typedef struct job {
+    const net *n;
+    call       k;
+    sru_status status;
+} job;
+
+static void *serve(void *arg)
+{
+    job *j = (job *)arg;
+    sru_context c;
+    size_t t;
+    memset(&c, 0, sizeof c);
+    c.threads = 1;
+    for (t = 0; t < j->k.io.T && !j->status; t++) {
+        sru_io part = steps(j->n, &j->k.io, t, t + 1);
+        j->status = sru_forward(&c, &j->n->m, &part);
+    }
+    return NULL;
+}
+
+static void test_shared(void)
+{
+    enum { THREADS = 4 };
+    sru_config config;
+    net plain, n;
+    call start, whole;
+    job jobs[THREADS];
+    pthread_t threads[THREADS];
+    int i, started[THREADS];
+    test_random_state = 10;
+    variant(25, &config);
+    plain = new_net(&config, 1);
+    start = new_call(&plain, 50, 2);
+    if (!in_form(&n, &plain, SRU_F32)) n = plain;
+    whole = same_call(&start);
+    run(&n, &whole.io, 1, "shared");
+    for (i = 0; i < THREADS; i++) {
+        jobs[i].n = &n;
+        jobs[i].k = same_call(&start);
+        jobs[i].status = SRU_OK;
+        started[i] = !pthread_create(&threads[i], NULL, serve, &jobs[i]);
+        CHECK(started[i], "thread %d did not start", i);
+    }
+    for (i = 0; i < THREADS; i++) {
+        if (started[i]) pthread_join(threads[i], NULL);
+        CHECK(jobs[i].status == SRU_OK, "thread %d: status %d", i, (int)jobs[i].status);
+        CHECK(alike(jobs[i].k.io.h, whole.io.h, whole.hs), "thread %d: other bits", i);
+        end_call(&jobs[i].k, 0);
+    }
+    end_call(&whole, 0);
+    end_call(&start, 1);
+    if (n.weights != plain.weights) free(n.weights);
+    free(plain.weights);
+}
+#else
+static void test_shared(void)
+{
+    printf("one model in many threads: skipped, this system has no POSIX threads\n");
+}
+#endif
+
+/* ---- All of it for each instruction set ----------------------------------------------------- */
+
+static const char *kernels(void)
+{
+    return sru_cpu()->name;
+}
+
+static void test_kernels(void)
+{
+    test_gradients();
+    test_masks_given();
+    test_large();
+    test_halves();
+    test_bitwise();
+    test_masks();
+    test_dropout();
+    test_sizes();
+    test_edges();
+    test_padding();
+    test_shared();
+}
+
+int main(int argc, char **argv)
+{
+    test_begin(argc, argv,
+        "Usage: test_model\n"
+        "Compares whole networks of every variant with a naive version in double, whose\n"
+        "gradients finite differences confirm, for each instruction set of this machine, or for\n"
+        "the one that SRU_ISA names; and tests bits, memory, dropout, initial weights, errors.");
+    test_oracle();
+    test_tensors();
+    test_init();
+    test_errors();
+    test_each_isa(kernels, test_kernels);
+    return test_end();
+}

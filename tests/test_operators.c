@@ -1,0 +1,1963 @@
+/* Every operator of the backend's table against the oracle in naive.h, and what sru.h promises of
+   them: bits that do not depend on threads, chunks and batches; errors; exact scratch memory. */
+#include "naive.h"
+
+#define COUNT(a) (sizeof(a)/sizeof((a)[0]))
+
+static const sru_backend *op;       /* the kernels under test */
+static uint64_t           stride = 1999;    /* of the numbers that accuracy is measured at */
+static char               message[SRU_ERROR_SIZE];
+
+/* Half an ulp of 1: the relative error of one rounding. */
+static const double rounding = 1.0/(1 << 24);
+
+static sru_context context(int threads)
+{
+    sru_context c;
+    memset(&c, 0, sizeof c);
+    c.op = op;
+    c.threads = threads;
+    c.error = message;
+    return c;
+}
+
+/* ---- Arrays of one case, released together -------------------------------------------------- */
+
+static void  *pool[4096];
+static size_t pool_count, misaligned;  /* floats by which arrays miss malloc's alignment */
+
+static void *keep(void *p)
+{
+    if (pool_count == COUNT(pool)) {
+        fprintf(stderr, "A case of the test has more than %d arrays.\n", (int)COUNT(pool));
+        exit(2);
+    }
+    return pool[pool_count++] = p;
+}
+
+static void release(void)
+{
+    while (pool_count) free(pool[--pool_count]);
+}
+
+static float *zeros(size_t n)
+{
+    return (float *)keep(test_floats(n + misaligned)) + misaligned;
+}
+
+static float *randoms(size_t n)
+{
+    float *a = zeros(n);
+    test_fill(a, n, 1);
+    return a;
+}
+
+/* NaN everywhere: what an operator must overwrite without reading. */
+static float *junk(size_t n)
+{
+    float *a = zeros(n);
+    memset(a, 0xff, n*sizeof *a);
+    return a;
+}
+
+static float *copy(const float *a, size_t n)
+{
+    float *b = zeros(n);
+    if (n) memcpy(b, a, n*sizeof *b);
+    return b;
+}
+
+static double *reals(size_t n)
+{
+    return (double *)keep(test_alloc(n*sizeof(double)));
+}
+
+static double *wide(const float *a, size_t n)
+{
+    double *b = reals(n);
+    size_t i;
+    for (i = 0; i < n; i++) b[i] = (double)a[i];
+    return b;
+}
+
+static double *sizes(const double *a, size_t n)     /* absolute values */
+{
+    double *b = reals(n);
+    size_t i;
+    for (i = 0; i < n; i++) b[i] = fabs(a[i]);
+    return b;
+}
+
+/* ---- Comparisons ---------------------------------------------------------------------------- */
+
+static int same(const void *a, const void *b, size_t bytes)
+{
+    return !bytes || !memcmp(a, b, bytes);
+}
+
+/* Equal bits, on whatever goes through products on SRU_PLAIN weights: with cblas_sgemm these may
+   differ in the last places. */
+static int alike(const float *a, const float *b, size_t n)
+{
+#ifdef SRU_USE_CBLAS
+    return test_error(a, b, n) < 1e-5;
+#else
+    return same(a, b, n*sizeof *a);
+#endif
+}
+
+/* ||a - b||/||b||, but where b is short by chance its length is taken for that of numbers of
+   size 0.1: what is compared here comes from numbers of size 1. */
+static double distance(const float *a, const double *b, size_t n)
+{
+    double diff = 0, norm = 0;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        double d = (double)a[i] - b[i];
+        if (!test_finite(a[i])) return 1e300;
+        diff += d*d;
+        norm += b[i]*b[i];
+    }
+    if (!n) return 0;
+    return sqrt(diff/(norm > 0.01*(double)n ? norm : 0.01*(double)n));
+}
+
+/* The largest error of an element, in roundings of the sum of its terms' sizes: at most one for
+   each operation, in whatever order. */
+static double roundings(const float *a, const double *b, const double *size, size_t n)
+{
+    double worst = 0;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        double d = fabs((double)a[i] - b[i]);
+        if (!test_finite(a[i])) return 1e300;
+        d = size[i] > 0 ? d/(size[i]*rounding) : d > 0 ? 1e300 : 0;
+        if (d > worst) worst = d;
+    }
+    return worst;
+}
+
+/* ---- The oracle's own gradients, by finite differences in double ---------------------------- */
+
+typedef struct problem {
+    naive_scan scan;
+    size_t     rows, n, k;
+    double    *x, *w, *b, *y, *stats, *cot, *cotT;  /* cot: the loss is the sum of y*cot */
+    int32_t   *targets;
+} problem;
+
+static double *real_randoms(size_t n)
+{
+    double *a = reals(n);
+    size_t i;
+    for (i = 0; i < n; i++) a[i] = test_random();
+    return a;
+}
+
+static double dot(const double *a, const double *b, size_t n)
+{
+    double sum = 0;
+    size_t i;
+    for (i = 0; i < n; i++) sum += a[i]*b[i];
+    return sum;
+}
+
+static naive_variable variable(const char *name, const double *value, const double *gradient,
+                               size_t n)
+{
+    naive_variable v;
+    v.name = name;
+    v.value = (double *)value;
+    v.gradient = gradient;
+    v.n = value ? n : 0;
+    return v;
+}
+
+static double linear_loss(void *arg)
+{
+    problem *p = (problem *)arg;
+    naive_linear_forward(p->y, p->x, p->w, p->b, p->rows, p->n, p->k);
+    return dot(p->y, p->cot, p->rows*p->n);
+}
+
+static double layernorm_loss(void *arg)
+{
+    problem *p = (problem *)arg;
+    naive_layernorm_forward(p->y, p->stats, p->x, p->w, p->b, p->rows, p->n);
+    return dot(p->y, p->cot, p->rows*p->n);
+}
+
+static double embedding_loss(void *arg)
+{
+    problem *p = (problem *)arg;
+    naive_embedding_forward(p->y, p->targets, p->w, p->rows, p->n, p->k);
+    return dot(p->y, p->cot, p->rows*p->n);
+}
+
+static double softmax_loss(void *arg)
+{
+    problem *p = (problem *)arg;
+    return 0.5*naive_softmax_loss(NULL, p->x, p->targets, 0.5, p->rows, p->n);
+}
+
+static double scan_loss(void *arg)
+{
+    problem *p = (problem *)arg;
+    naive_scan *s = &p->scan;
+    naive_scan_forward(s);
+    return dot(s->h, p->cot, s->T*s->B*s->N) + dot(s->cT, p->cotT, s->B*s->N);
+}
+
+static void test_oracle_scan(int kind)
+{
+    naive_variable v[9];
+    problem p;
+    naive_scan *s = &p.scan;
+    size_t rows, i;
+    uint8_t *pad;
+    double *du, *dx, *da, *dw, *dv, *dbias, *dvt;
+    char what[64];
+    memset(&p, 0, sizeof p);
+    s->T = 6;
+    s->B = 2;
+    s->N = 4;
+    s->I = 3;
+    s->K = kind & 1 ? 4 : 3;
+    s->bidirectional = kind >> 1 & 1;
+    s->use_tanh = kind >> 2 & 1;
+    s->scale_x = 1.3;
+    rows = s->T*s->B;
+    if (kind >> 3 & 1) s->w = real_randoms((size_t)s->K*s->N*s->I);
+    s->a = real_randoms(rows*s->I);
+    s->u = real_randoms(rows*(size_t)s->K*s->N);
+    if (s->K == 3 && !(kind >> 4 & 1)) s->x = real_randoms(rows*s->N);
+    if (!(kind >> 5 & 1)) s->v = real_randoms(2*s->N);
+    s->bias = real_randoms(2*s->N);
+    if (kind >> 6 & 1) s->vt = real_randoms(rows*2*s->N);
+    if (kind >> 7 & 1) s->mask_c = real_randoms(s->B*s->N);
+    pad = (uint8_t *)keep(test_alloc(rows));
+    for (i = 0; i < rows; i++) pad[i] = test_bits()%3 == 0;
+    if (kind >> 8 & 1) s->mask_pad = pad;
+    s->c0 = real_randoms(s->B*s->N);
+    s->cT = reals(s->B*s->N);
+    s->h = reals(rows*s->N);
+    s->c = reals(rows*s->N);
+    p.cot = real_randoms(rows*s->N);
+    p.cotT = real_randoms(s->B*s->N);
+
+    scan_loss(&p);
+    s->dh = p.cot;
+    s->dc = reals(s->B*s->N);
+    memcpy(s->dc, p.cotT, s->B*s->N*sizeof(double));
+    s->du = du = reals(rows*(size_t)s->K*s->N);
+    s->dx = dx = reals(rows*s->N);
+    s->da = da = reals(rows*s->I);
+    s->dw = dw = reals((size_t)s->K*s->N*s->I);
+    s->dv = dv = reals(2*s->N);
+    s->dbias = dbias = reals(2*s->N);
+    if (s->vt) s->dvt = reals(rows*2*s->N);
+    dvt = s->dvt;
+    naive_scan_backward(s);
+    v[0] = variable("x", s->x, dx, rows*s->N);
+    v[1] = variable("v", s->v, dv, 2*s->N);
+    v[2] = variable("bias", s->bias, dbias, 2*s->N);
+    v[3] = variable("vt", s->vt, dvt, rows*2*s->N);
+    v[4] = variable("c0", s->c0, s->dc, s->B*s->N);
+    v[5] = variable("w", s->w, dw, (size_t)s->K*s->N*s->I);
+    v[6] = variable("a", s->w ? s->a : NULL, da, rows*s->I);
+    v[7] = variable("u", s->w ? NULL : s->u, du, rows*(size_t)s->K*s->N);
+    sprintf(what, "scan of kind %d", kind);
+    naive_check_gradient(what, scan_loss, &p, v, 8);
+    release();
+}
+
+static void test_oracle(void)
+{
+    naive_variable v[3];
+    problem p;
+    double *dx, *dw, *db;
+    size_t i;
+    int kind;
+    memset(&p, 0, sizeof p);
+    p.rows = 5;
+    p.n = 4;
+    p.k = 6;
+    p.x = real_randoms(30);
+    p.w = real_randoms(24);
+    p.b = real_randoms(6);
+    p.y = reals(20);
+    p.stats = reals(10);
+    p.cot = real_randoms(20);
+    p.targets = (int32_t *)keep(test_alloc(5*sizeof(int32_t)));
+
+    dx = reals(30), dw = reals(24), db = reals(6);
+    linear_loss(&p);
+    naive_linear_backward(dx, dw, db, p.cot, p.x, p.w, 0, p.rows, p.n, p.k);
+    v[0] = variable("x", p.x, dx, 30);
+    v[1] = variable("w", p.w, dw, 24);
+    v[2] = variable("b", p.b, db, 4);
+    naive_check_gradient("linear", linear_loss, &p, v, 3);
+
+    dx = reals(30), dw = reals(24), db = reals(6);
+    layernorm_loss(&p);
+    naive_layernorm_backward(dx, dw, db, p.cot, p.x, p.w, p.stats, 0, p.rows, p.n);
+    v[0] = variable("x", p.x, dx, 20);
+    v[1] = variable("gain", p.w, dw, 4);
+    v[2] = variable("bias", p.b, db, 4);
+    naive_check_gradient("layer norm", layernorm_loss, &p, v, 3);
+
+    for (i = 0; i < 5; i++) p.targets[i] = (int32_t)(i*2) - 2;   /* -2 0 2 4 6: size is 6 */
+    dw = reals(24);
+    naive_embedding_backward(dw, p.cot, p.targets, p.rows, p.n, p.k);
+    v[0] = variable("table", p.w, dw, 24);
+    naive_check_gradient("embedding", embedding_loss, &p, v, 1);
+
+    for (i = 0; i < 5; i++) p.targets[i] = (int32_t)i - 1;       /* -1 0 1 2 3: n is 4 */
+    dx = reals(30);
+    naive_softmax_loss(dx, p.x, p.targets, 0.5, p.rows, p.n);
+    v[0] = variable("y", p.x, dx, 20);
+    naive_check_gradient("softmax loss", softmax_loss, &p, v, 1);
+    release();
+    for (kind = 0; kind < 512; kind++) test_oracle_scan(kind);
+}
+
+/* ---- Packed weights ------------------------------------------------------------------------- */
+
+static const char *type_names[] = {"PLAIN", "F32", "BF16", "Q8"};
+
+/* w (n,k) packed; NULL if the type is not offered. The oracle gets the weights that the packed ones
+   stand for, real (n,k), read by multiplying with 1. Each must be as near to w as its type is. */
+static void *packed(sru_type type, const float *w, double *real, size_t n, size_t k)
+{
+    sru_context c = context(1);
+    size_t bytes = op->pack(&c, NULL, type, NULL, n, k), i, j;
+    char *to;
+    float *one, *y;
+    if (!bytes && n && k) return NULL;
+    to = (char *)zeros((bytes + 3)/4);
+    memset(to, 0xff, bytes);
+    CHECK(op->pack(&c, to, type, w, n, k) == bytes, "%s (%lu,%lu): two sizes", type_names[type],
+          (unsigned long)n, (unsigned long)k);
+    if (!real) return to;
+    one = zeros(k*k);
+    y = junk(k*n);
+    for (i = 0; i < k; i++) one[i*k + i] = 1;
+    CHECK(op->linear_forward(&c, y, one, to, type, NULL, k, n, k) == SRU_OK, "%s", message);
+    for (i = 0; i < n; i++) {
+        double max = 0, worst = 0;
+        for (j = 0; j < k; j++) {
+            double error = fabs((double)y[j*n + i] - (double)w[i*k + j]);
+            real[i*k + j] = (double)y[j*n + i];
+            if (type == SRU_BF16 && w[i*k + j] != 0) error /= fabs((double)w[i*k + j]);
+            if (fabs((double)w[i*k + j]) > max) max = fabs((double)w[i*k + j]);
+            if (!test_finite(y[j*n + i])) error = 1e300;
+            if (error > worst) worst = error;
+        }
+        /* bfloat16 has 8 bits: half of the last is at most 2^-8 of it. int8 has 254 steps from -max
+           to max, and its scale and the product with it are rounded */
+        if (type == SRU_F32) CHECK(worst == 0, "F32 is off by %g", worst);
+        if (type == SRU_BF16) CHECK(worst <= 1.0/256, "bfloat16 is off by %g of it", worst);
+        if (type == SRU_Q8) {
+            CHECK(worst <= max*(1.0/254 + 4*rounding), "int8 is off by %g of %g", worst, max);
+        }
+    }
+    return to;
+}
+
+/* Packed bytes are the same for every instruction set. */
+static void test_pack(void)
+{
+    static const size_t shapes[][2] = {{1, 1}, {16, 16}, {17, 5}, {5, 17}, {33, 40}, {48, 1}};
+    static uint64_t first[COUNT(shapes)][4];
+    sru_context c = context(1);
+    size_t i, j;
+    int type;
+    for (i = 0; i < COUNT(shapes); i++) {
+        size_t n = shapes[i][0], k = shapes[i][1];
+        float *w = zeros(n*k);
+        test_random_state = 77 + i;
+        test_fill(w, n*k, 1);
+        memset(w, 0, k*sizeof *w);      /* a row of zeros has no scale */
+        for (type = SRU_F32; type <= SRU_Q8; type++) {
+            size_t bytes = op->pack(&c, NULL, (sru_type)type, NULL, n, k);
+            const unsigned char *p;
+            double *real = reals(n*k);
+            uint64_t hash = UINT64_C(1469598103934665603);
+            if (!bytes) {
+                printf("    packing as %s is not offered: skipped\n", type_names[type]);
+                continue;
+            }
+            p = (const unsigned char *)packed((sru_type)type, w, real, n, k);
+            for (j = 0; j < bytes; j++) hash = (hash ^ p[j])*UINT64_C(1099511628211);
+            if (!first[i][type]) first[i][type] = hash;
+            CHECK(first[i][type] == hash, "%s (%lu,%lu): other bytes than the first instruction "
+                  "set's", type_names[type], (unsigned long)n, (unsigned long)k);
+            CHECK(bytes*(type == SRU_F32 ? 1u : type == SRU_BF16 ? 2u : 4u)
+                  <= (n + 15)/16*16*(k*4 + 16 + (type == SRU_Q8 ? 32 : 0)),
+                  "%s (%lu,%lu) takes %lu bytes", type_names[type], (unsigned long)n,
+                  (unsigned long)k, (unsigned long)bytes);
+        }
+#ifndef __cplusplus     /* there an enum cannot hold what is not a value of it */
+        CHECK(op->pack(&c, NULL, (sru_type)99, NULL, n, k) == 0, "type 99 is offered");
+#endif
+    }
+    release();
+}
+
+/* ---- linear --------------------------------------------------------------------------------- */
+
+static const size_t linear_shapes[][3] = {      /* rows, n, k */
+    {0, 5, 3}, {5, 0, 3}, {5, 3, 0}, {0, 0, 0}, {1, 1, 1}, {1, 1, 200}, {1, 130, 70}, {1, 16, 16},
+    {2, 15, 17}, {2, 33, 1}, {3, 17, 15}, {4, 16, 8}, {5, 100, 1}, {5, 7, 31}, {6, 32, 16},
+    {7, 31, 33}, {8, 47, 20}, {9, 48, 64}, {11, 1, 50}, {12, 65, 13}, {13, 64, 64}, {14, 16, 100},
+    {15, 18, 19}, {16, 16, 16}, {17, 48, 32}, {31, 5, 5}, {33, 64, 47}, {64, 80, 96}, {65, 3, 129},
+    {200, 33, 129}, {257, 20, 24}, {3, 300, 513}, {2100, 17, 3}, {70, 90, 270}
+};
+
+static void test_linear_shape(size_t rows, size_t n, size_t k)
+{
+    float *x = randoms(rows*k), *w = randoms(n*k), *b = randoms(n), *dy = randoms(rows*n);
+    float *y = junk(rows*n), *y0 = junk(rows*n), *y1 = junk(rows*n);
+    double *X = wide(x, rows*k), *W = wide(w, n*k), *DY = wide(dy, rows*n);
+    double *Y = reals(rows*n), *size = reals(rows*n);
+    char what[64];
+    int threads, type, i;
+    sru_context c = context(1);
+    sprintf(what, "linear (%lu,%lu,%lu)%s", (unsigned long)rows, (unsigned long)n,
+            (unsigned long)k, misaligned ? " misaligned" : "");
+
+    naive_linear_forward(Y, X, W, wide(b, n), rows, n, k);
+    naive_linear_forward(size, sizes(X, rows*k), sizes(W, n*k), sizes(wide(b, n), n), rows, n, k);
+    CHECK(op->linear_forward(&c, y, x, w, SRU_PLAIN, b, rows, n, k) == SRU_OK, "%s: %s", what,
+          message);
+    CHECK(roundings(y, Y, size, rows*n) <= (double)k + 1, "%s: off by %g roundings", what,
+          roundings(y, Y, size, rows*n));
+    CHECK(op->linear_forward(&c, y0, x, w, SRU_PLAIN, NULL, rows, n, k) == SRU_OK, "%s: %s", what,
+          message);
+    naive_linear_forward(Y, X, W, NULL, rows, n, k);
+    CHECK(roundings(y0, Y, size, rows*n) <= (double)k + 1, "%s: off by %g roundings without b",
+          what, roundings(y0, Y, size, rows*n));
+    for (threads = 2; threads <= 3; threads++) {
+        c.threads = threads;
+        op->linear_forward(&c, y1, x, w, SRU_PLAIN, b, rows, n, k);
+        CHECK(alike(y1, y, rows*n), "%s: other bits with %d threads", what, threads);
+    }
+    c.threads = 1;
+    for (i = 0; i < 3 && rows; i++) {
+        size_t r = i == 0 ? 0 : i == 1 ? rows/2 : rows - 1;
+        op->linear_forward(&c, y1, x + r*k, w, SRU_PLAIN, b, 1, n, k);
+        CHECK(alike(y1, y + r*n, n), "%s: row %lu has other bits alone", what, (unsigned long)r);
+    }
+    for (type = SRU_F32; type <= SRU_Q8; type++) {
+        double *R = reals(n*k);
+        void *p = packed((sru_type)type, w, R, n, k);
+        if (!p) continue;
+        memset(y1, 0xff, rows*n*sizeof *y1);
+        CHECK(op->linear_forward(&c, y1, x, p, (sru_type)type, b, rows, n, k) == SRU_OK,
+              "%s %s: %s", what, type_names[type], message);
+        if (type == SRU_F32) {
+            CHECK(alike(y1, y, rows*n), "%s: F32 has other bits than PLAIN", what);
+        } else {
+            /* a scale is one rounding more when R is read, and one more here */
+            naive_linear_forward(Y, X, R, wide(b, n), rows, n, k);
+            CHECK(roundings(y1, Y, size, rows*n) <= 1.01*(double)k + 4,
+                  "%s %s: off by %g roundings", what, type_names[type],
+                  roundings(y1, Y, size, rows*n));
+        }
+        c.threads = 3;
+        memset(y0, 0xff, rows*n*sizeof *y0);
+        op->linear_forward(&c, y0, x, p, (sru_type)type, b, rows, n, k);
+        CHECK(same(y0, y1, rows*n*sizeof *y), "%s %s: other bits with 3 threads", what,
+              type_names[type]);
+        c.threads = 1;
+        for (i = 0; i < 3 && rows; i++) {
+            size_t r = i == 0 ? 0 : i == 1 ? rows/2 : rows - 1;
+            op->linear_forward(&c, y0, x + r*k, p, (sru_type)type, b, 1, n, k);
+            CHECK(same(y0, y1 + r*n, n*sizeof *y), "%s %s: row %lu has other bits alone", what,
+                  type_names[type], (unsigned long)r);
+        }
+    }
+
+    for (i = 0; i < 2; i++) {
+        float beta = i ? 1.0f : 0.0f;
+        float *dx0 = i ? randoms(rows*k) : junk(rows*k), *dw0 = randoms(n*k), *db0 = randoms(n);
+        float *dx = copy(dx0, rows*k), *dw = copy(dw0, n*k), *db = copy(db0, n);
+        float *dx1, *dw1, *db1;
+        double *DX = i ? wide(dx0, rows*k) : reals(rows*k), *DW = wide(dw0, n*k);
+        double *DB = wide(db0, n);
+        double *sx = sizes(DX, rows*k), *sw = sizes(DW, n*k), *sb = sizes(DB, n);
+        naive_linear_backward(DX, DW, DB, DY, X, W, (double)beta, rows, n, k);
+        naive_linear_backward(sx, sw, sb, sizes(DY, rows*n), sizes(X, rows*k), sizes(W, n*k),
+                              (double)beta, rows, n, k);
+        CHECK(op->linear_backward(&c, dx, dw, db, dy, x, w, beta, rows, n, k) == SRU_OK, "%s: %s",
+              what, message);
+        CHECK(roundings(dx, DX, sx, rows*k) <= (double)n + 2, "%s: dx off by %g roundings", what,
+              roundings(dx, DX, sx, rows*k));
+        CHECK(roundings(dw, DW, sw, n*k) <= (double)rows + 2, "%s: dw off by %g roundings", what,
+              roundings(dw, DW, sw, n*k));
+        CHECK(roundings(db, DB, sb, n) <= (double)rows + 2, "%s: db off by %g roundings", what,
+              roundings(db, DB, sb, n));
+        for (threads = 2; threads <= 3; threads++) {
+            dx1 = copy(dx0, rows*k), dw1 = copy(dw0, n*k), db1 = copy(db0, n);
+            c.threads = threads;
+            op->linear_backward(&c, dx1, dw1, db1, dy, x, w, beta, rows, n, k);
+            CHECK(alike(dx1, dx, rows*k) && alike(dw1, dw, n*k) && alike(db1, db, n),
+                  "%s: other gradient bits with %d threads", what, threads);
+        }
+        c.threads = 1;
+        dx1 = copy(dx0, rows*k), dw1 = copy(dw0, n*k), db1 = copy(db0, n);
+        op->linear_backward(&c, dx1, NULL, NULL, dy, x, w, beta, rows, n, k);
+        op->linear_backward(&c, NULL, dw1, NULL, dy, x, w, beta, rows, n, k);
+        op->linear_backward(&c, NULL, NULL, db1, dy, x, w, beta, rows, n, k);
+        CHECK(alike(dx1, dx, rows*k) && alike(dw1, dw, n*k) && alike(db1, db, n),
+              "%s: other gradient bits one at a time", what);
+    }
+    release();
+}
+
+static void test_linear(void)
+{
+    size_t i;
+    for (i = 0; i < COUNT(linear_shapes); i++) {
+        const size_t *s = linear_shapes[i];
+        for (misaligned = 0; misaligned < 2; misaligned++) {
+            if (misaligned || s[0]*s[1]*s[2] < 400000) test_linear_shape(s[0], s[1], s[2]);
+        }
+    }
+    misaligned = 0;
+}
+
+/* ---- scan ----------------------------------------------------------------------------------- */
+
+/* A scan of the library, and the same of the oracle. */
+typedef struct pair {
+    sru_scan   s;
+    naive_scan o;
+    char       what[160];
+} pair;
+
+static size_t rows_of(const sru_scan *s)
+{
+    return s->T*s->B;
+}
+
+static pair new_pair(size_t T, size_t B, size_t N, size_t I, unsigned flags)
+{
+    pair p;
+    sru_scan *s = &p.s;
+    naive_scan *o = &p.o;
+    size_t rows = T*B, KN, i;
+    memset(&p, 0, sizeof p);
+    s->T = T;
+    s->B = B;
+    s->N = N;
+    s->A = I;
+    s->K = flags & 1 ? 4 : 3;
+    s->bidirectional = N%2 == 0 && (flags >> 1 & 1);
+    s->use_tanh = flags >> 2 & 1;
+    s->scale_x = flags >> 3 & 1 ? 1.7f : 0;
+    KN = (size_t)s->K*N;
+    if (s->K == 3 && (flags >> 4 & 3)) s->x = randoms(rows*N);
+    if (flags >> 6 & 3) s->v = randoms(2*N);
+    if (flags >> 8 & 3) s->bias = randoms(2*N);
+    if (!(flags >> 10 & 3)) s->vt = randoms(rows*2*N);
+    if (flags >> 12 & 1) s->mask_c = randoms(B*N);
+    if (flags >> 13 & 1) {
+        uint8_t *pad = (uint8_t *)keep(test_alloc(rows));
+        for (i = 0; i < rows; i++) pad[i] = test_bits()%3 == 0;
+        s->mask_pad = pad;
+    }
+    if (flags >> 14 & 3) s->c0 = randoms(B*N);
+    sprintf(p.what, "scan T %lu B %lu N %lu I %lu K %d%s%s%s%s%s%s%s%s%s%s%s", (unsigned long)T,
+            (unsigned long)B, (unsigned long)N, (unsigned long)I, s->K,
+            s->bidirectional ? " bidirectional" : "", s->use_tanh ? " tanh" : "",
+            s->x ? " x" : "", s->scale_x > 0 ? " scale" : "", s->v ? " v" : "",
+            s->bias ? " bias" : "", s->vt ? " vt" : "", s->mask_c ? " mask_c" : "",
+            s->mask_pad ? " mask_pad" : "", s->c0 ? " c0" : "", misaligned ? " misaligned" : "");
+
+    o->T = T;
+    o->B = B;
+    o->N = N;
+    o->I = I;
+    o->K = s->K;
+    o->bidirectional = s->bidirectional;
+    o->use_tanh = s->use_tanh;
+    o->scale_x = s->scale_x > 0 ? (double)s->scale_x : 1;
+    if (s->x) o->x = wide(s->x, rows*N);
+    if (s->v) o->v = wide(s->v, 2*N);
+    if (s->bias) o->bias = wide(s->bias, 2*N);
+    if (s->vt) o->vt = wide(s->vt, rows*2*N);
+    if (s->mask_c) o->mask_c = wide(s->mask_c, B*N);
+    o->mask_pad = s->mask_pad;
+    if (s->c0) o->c0 = wide(s->c0, B*N);
+    o->u = reals(rows*KN);
+    o->h = reals(rows*N);
+    o->c = reals(rows*N);
+    o->cT = reals(B*N);
+    return p;
+}
+
+/* Fresh outputs for a scan, so that what it leaves unwritten is NaN. */
+static void fresh(sru_scan *s, int tape)
+{
+    s->h = junk(rows_of(s)*s->N);
+    s->cT = junk(s->B*s->N);
+    s->c = tape ? junk(rows_of(s)*s->N) : NULL;
+    if (s->w) s->u = tape ? junk(rows_of(s)*(size_t)s->K*s->N) : NULL;
+}
+
+static int run_scan(const sru_scan *s, int threads, const char *what)
+{
+    sru_context c = context(threads);
+    return CHECK(op->scan_forward(&c, s) == SRU_OK, "%s: %s", what, message);
+}
+
+/* Results against the oracle. Gates are of size 1 and add a few roundings in each step, which the
+   recurrence forgets again: about 1e-7 of the norm was seen, 2e-6 is allowed. */
+static void check_results(const sru_scan *s, const naive_scan *o, const char *what,
+                          const char *form)
+{
+    size_t n = rows_of(s)*s->N;
+    CHECK(distance(s->h, o->h, n) <= 2e-6, "%s %s: h is off by %g", what, form,
+          distance(s->h, o->h, n));
+    CHECK(distance(s->cT, o->cT, s->B*s->N) <= 2e-6, "%s %s: cT is off by %g", what, form,
+          distance(s->cT, o->cT, s->B*s->N));
+    if (s->c) {
+        CHECK(distance(s->c, o->c, n) <= 2e-6, "%s %s: c is off by %g", what, form,
+              distance(s->c, o->c, n));
+    }
+}
+
+static int same_results(const sru_scan *a, const sru_scan *b)
+{
+    return alike(a->h, b->h, rows_of(a)*a->N) && alike(a->cT, b->cT, a->B*a->N);
+}
+
+/* The weights of a layer, packed as K groups for each direction. */
+static void *packed_layer(sru_type type, const float *w, double *real, const sru_scan *s)
+{
+    size_t groups = (size_t)s->K*(s->bidirectional ? 2 : 1), D = s->N/(s->bidirectional ? 2 : 1);
+    size_t step = D*s->A, g, bytes;
+    sru_context c = context(1);
+    char *all;
+    bytes = op->pack(&c, NULL, type, NULL, D, s->A);
+    if (!bytes && step) return NULL;
+    all = (char *)zeros((bytes*groups + 3)/4);
+    for (g = 0; g < groups; g++) {
+        void *part = packed(type, w + g*step, real + g*step, D, s->A);
+        if (bytes) memcpy(all + g*bytes, part, bytes);
+    }
+    return all;
+}
+
+/* Steps from ... to-1 of a scan, which starts where the one before has ended. */
+static sru_scan part(const sru_scan *s, size_t from, size_t to, float *c)
+{
+    sru_scan q = *s;
+    q.T = to - from;
+    if (q.a) q.a += from*s->B*s->A;
+    if (q.u) q.u += from*s->B*(size_t)s->K*s->N;
+    if (q.x) q.x += from*s->B*s->N;
+    if (q.vt) q.vt += from*s->B*2*s->N;
+    if (q.mask_pad) q.mask_pad += from*s->B;
+    q.h += from*s->B*s->N;
+    if (q.c) q.c += from*s->B*s->N;
+    q.c0 = q.cT = c;
+    return q;
+}
+
+/* Column block b of an array (T,B,n), alone. */
+static float *sequence(const float *a, size_t T, size_t B, size_t b, size_t n)
+{
+    float *one;
+    size_t t;
+    if (!a) return NULL;
+    one = zeros(T*n);
+    for (t = 0; t < T; t++) memcpy(one + t*n, a + (t*B + b)*n, n*sizeof *a);
+    return one;
+}
+
+/* What is true of a scan whatever form its product has: s has run with its results in place. */
+static void test_scan_bits(const sru_scan *s, const char *what, const char *form)
+{
+    size_t rows = rows_of(s), N = s->N, T = s->T, B = s->B, i, b, t;
+    sru_scan q;
+    int threads;
+    for (threads = 2; threads <= 3; threads++) {
+        q = *s;
+        fresh(&q, threads == 2);
+        run_scan(&q, threads, what);
+        CHECK(same_results(&q, s), "%s %s: other bits with %d threads", what, form, threads);
+    }
+    /* cT in place of c0, and sequences further apart: a model's state lies so */
+    {
+        size_t ldc = N + 3;
+        float *state = randoms(B*ldc), *before = copy(state, B*ldc);
+        int kept = 1;
+        for (b = 0; b < B; b++) {
+            for (i = 0; i < N; i++) state[b*ldc + i] = s->c0 ? s->c0[b*N + i] : 0;
+        }
+        q = *s;
+        fresh(&q, 0);
+        q.ldc = ldc;
+        q.c0 = q.cT = state;
+        run_scan(&q, 1, what);
+        CHECK(alike(q.h, s->h, rows*N), "%s %s: other bits with ldc", what, form);
+        for (b = 0; b < B; b++) {
+            kept = kept && alike(state + b*ldc, s->cT + b*N, N)
+                && same(state + b*ldc + N, before + b*ldc + N, 3*sizeof *state);
+        }
+        CHECK(kept, "%s %s: state in place is wrong", what, form);
+    }
+    if (!s->bidirectional) {
+        /* in place: h on x, on a, on both */
+        size_t in;
+        for (in = 1; in < 4; in++) {
+            float *x = in & 1 ? s->x ? copy(s->x, rows*N) : NULL : NULL, *a = NULL;
+            if ((in & 1) && !x) continue;
+            if (in & 2) {
+                if (!s->w || s->A != N) continue;
+                a = in == 3 ? x : copy(s->a, rows*N);
+            }
+            if (in == 3 && !same(s->a, s->x, rows*N*sizeof *x)) continue;
+            q = *s;
+            fresh(&q, 0);
+            if (x) q.x = x;
+            if (a) q.a = a;
+            q.h = x ? x : a;
+            run_scan(&q, 2, what);
+            CHECK(same_results(&q, s), "%s %s: other bits in place, h is %s", what, form,
+                  in == 1 ? "x" : in == 2 ? "a" : "x and a");
+        }
+        /* chunks: two, then single steps */
+        for (i = 0; i < 2 && T > 1 && T*B < 2000; i++) {
+            float *c = zeros(B*N), *tape, *h;
+            if (s->c0) memcpy(c, s->c0, B*N*sizeof *c);
+            q = *s;
+            fresh(&q, i == 0);
+            tape = q.c;
+            h = q.h;
+            for (t = 0; t < T;) {
+                size_t to = i ? t + 1 : t ? T : 1 + (size_t)(test_bits()%(T - 1));
+                sru_scan chunk = part(&q, t, to, c);
+                run_scan(&chunk, 1, what);
+                t = to;
+            }
+            CHECK(alike(h, s->h, rows*N) && alike(c, s->cT, B*N), "%s %s: other bits in %s", what,
+                  form, i ? "single steps" : "two chunks");
+            if (tape && s->c) CHECK(alike(tape, s->c, rows*N), "%s %s: other c", what, form);
+        }
+    }
+    for (b = 0; b < B && B > 1 && T*B < 2000; b += B - 1) {     /* the first and the last */
+        uint8_t *pad = (uint8_t *)keep(test_alloc(T));
+        q = *s;
+        q.B = 1;
+        q.a = sequence(s->a, T, B, b, s->A);
+        q.u = sequence(s->u, T, B, b, (size_t)s->K*N);
+        q.x = sequence(s->x, T, B, b, N);
+        q.vt = sequence(s->vt, T, B, b, 2*N);
+        if (s->mask_c) q.mask_c += b*N;
+        for (t = 0; s->mask_pad && t < T; t++) pad[t] = s->mask_pad[t*B + b];
+        if (s->mask_pad) q.mask_pad = pad;
+        if (s->c0) q.c0 += b*N;
+        fresh(&q, 0);
+        run_scan(&q, 1, what);
+        CHECK(alike(q.h, sequence(s->h, T, B, b, N), T*N) && alike(q.cT, s->cT + b*N, N),
+              "%s %s: sequence %lu has other bits alone", what, form, (unsigned long)b);
+    }
+}
+
+typedef struct scan_grads {
+    float *dc, *du, *dx, *da, *dvt, *dw, *dv, *dbias;
+} scan_grads;
+
+/* A backward scan with gradients of its own, starting at those of `from`. wanted: bits for which */
+static scan_grads run_backward(sru_scan s, const scan_grads *from, unsigned wanted, int threads,
+                               const char *what)
+{
+    size_t rows = rows_of(&s), N = s.N, KN = (size_t)s.K*N;
+    sru_context c = context(threads);
+    scan_grads g;
+    memset(&g, 0, sizeof g);
+    g.du = junk(rows*KN);
+    if (s.x && s.K == 3) g.dx = junk(rows*N);
+    if ((wanted & 1) && from->dc) g.dc = copy(from->dc, s.B*N);
+    if ((wanted & 2) && s.w) g.da = junk(rows*s.A);
+    if ((wanted & 4) && s.vt) g.dvt = junk(rows*2*N);
+    if ((wanted & 8) && s.w) g.dw = copy(from->dw, KN*s.A);
+    if (wanted & 16) g.dv = copy(from->dv, 2*N);
+    if (wanted & 32) g.dbias = copy(from->dbias, 2*N);
+    if (wanted & 64) {      /* du on u */
+        g.du = copy(s.u, rows*KN);
+        s.u = g.du;
+    }
+    s.dc = g.dc, s.du = g.du, s.dx = g.dx, s.da = g.da;
+    s.dvt = g.dvt, s.dw = g.dw, s.dv = g.dv, s.dbias = g.dbias;
+    CHECK(op->scan_backward(&c, &s) == SRU_OK, "%s: backward: %s", what, message);
+    return g;
+}
+
+static int same_grad(const float *a, const float *b, size_t n)
+{
+    return !a || !b || alike(a, b, n);
+}
+
+static int same_grads(const sru_scan *s, const scan_grads *a, const scan_grads *b)
+{
+    size_t rows = rows_of(s), N = s->N, KN = (size_t)s->K*N;
+    return same_grad(a->dc, b->dc, s->B*N) && same_grad(a->du, b->du, rows*KN)
+        && same_grad(a->dx, b->dx, rows*N) && same_grad(a->da, b->da, rows*s->A)
+        && same_grad(a->dvt, b->dvt, rows*2*N) && same_grad(a->dw, b->dw, KN*s->A)
+        && same_grad(a->dv, b->dv, 2*N) && same_grad(a->dbias, b->dbias, 2*N);
+}
+
+/* Gradients in float32 are sums over steps of products of results, each a few roundings off. */
+static void check_grad(const char *what, const char *name, const float *a, const double *b,
+                       size_t n)
+{
+    if (a) CHECK(distance(a, b, n) <= 5e-6, "%s: %s is off by %g", what, name, distance(a, b, n));
+}
+
+/* s and o have run forward, with tape. */
+static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
+{
+    size_t rows = rows_of(&s), N = s.N, KN = (size_t)s.K*N;
+    scan_grads from, g, other;
+    unsigned wanted;
+    s.dh = randoms(rows*N);
+    memset(&from, 0, sizeof from);
+    from.dc = randoms(s.B*N);
+    from.dw = randoms(KN*s.A);
+    from.dv = randoms(2*N);
+    from.dbias = randoms(2*N);
+    o.dh = wide(s.dh, rows*N);
+    o.dc = wide(from.dc, s.B*N);
+    o.dw = wide(from.dw, KN*s.A);
+    o.dv = wide(from.dv, 2*N);
+    o.dbias = wide(from.dbias, 2*N);
+    o.du = reals(rows*KN);
+    o.dx = reals(rows*N);
+    o.da = reals(rows*s.A);
+    if (s.vt) o.dvt = reals(rows*2*N);
+    naive_scan_backward(&o);
+    g = run_backward(s, &from, 63, 1, what);
+    check_grad(what, "dc", g.dc, o.dc, s.B*N);
+    check_grad(what, "du", g.du, o.du, rows*KN);
+    check_grad(what, "dx", g.dx, o.dx, rows*N);
+    check_grad(what, "da", g.da, o.da, rows*s.A);
+    check_grad(what, "dvt", g.dvt, o.dvt, rows*2*N);
+    check_grad(what, "dw", g.dw, o.dw, KN*s.A);
+    check_grad(what, "dv", g.dv, o.dv, 2*N);
+    check_grad(what, "dbias", g.dbias, o.dbias, 2*N);
+
+    other = run_backward(s, &from, 63, 2, what);
+    CHECK(same_grads(&s, &g, &other), "%s: other gradient bits with 2 threads", what);
+    other = run_backward(s, &from, 63 + 64, 3, what);
+    CHECK(same_grads(&s, &g, &other), "%s: other gradient bits with 3 threads, du on u", what);
+    for (wanted = 2; wanted < 64; wanted *= 2) {
+        other = run_backward(s, &from, 63 - wanted, 1, what);
+        CHECK(same_grads(&s, &g, &other), "%s: other gradient bits without %u", what, wanted);
+        other = run_backward(s, &from, 1 + wanted, 1, what);
+        CHECK(same_grads(&s, &g, &other), "%s: other gradient bits with only %u", what, wanted);
+    }
+    /* without dc there is no gradient from later steps: as if it were 0 */
+    other = run_backward(s, &from, 62, 1, what);
+    memset(from.dc, 0, s.B*N*sizeof(float));
+    g = run_backward(s, &from, 63, 1, what);
+    CHECK(same_grads(&s, &g, &other), "%s: dc NULL is not dc 0", what);
+    /* dc with a distance between sequences */
+    {
+        size_t ldc = N + 5, b;
+        float *state = randoms(s.B*ldc), *cells = randoms(s.B*ldc);
+        float *before = copy(state, s.B*ldc);
+        int equal = 1;
+        sru_context c = context(1);
+        sru_scan q = s;
+        for (b = 0; b < s.B; b++) {
+            memset(state + b*ldc, 0, N*sizeof *state);
+            if (s.c0) memcpy(cells + b*ldc, s.c0 + b*N, N*sizeof *cells);
+        }
+        q.ldc = ldc;
+        if (s.c0) q.c0 = cells;
+        q.cT = NULL;
+        q.dc = state;
+        q.du = junk(rows*KN);
+        q.dx = g.dx ? junk(rows*N) : NULL;
+        if (s.vt) q.dvt = junk(rows*2*N);
+        CHECK(op->scan_backward(&c, &q) == SRU_OK, "%s: %s", what, message);
+        for (b = 0; b < s.B; b++) {
+            equal = equal && alike(state + b*ldc, g.dc + b*N, N)
+                 && same(state + b*ldc + N, before + b*ldc + N, 5*sizeof *state);
+        }
+        CHECK(equal && alike(q.du, g.du, rows*KN), "%s: other gradients with ldc", what);
+    }
+    /* da on dx is their sum: what a layer's input gets where it is also the skip term */
+    if (s.w && s.x && s.K == 3 && s.A == N) {
+        sru_context c = context(2);
+        sru_scan q = s;
+        size_t i;
+        q.du = junk(rows*KN);
+        q.dx = q.da = junk(rows*N);
+        q.dc = copy(from.dc, s.B*N);
+        if (s.vt) q.dvt = junk(rows*2*N);
+        CHECK(op->scan_backward(&c, &q) == SRU_OK, "%s: %s", what, message);
+        memset(o.dc, 0, s.B*N*sizeof(double));
+        naive_scan_backward(&o);
+        for (i = 0; i < rows*N; i++) o.dx[i] += o.da[i];
+        check_grad(what, "the sum of da and dx", q.da, o.dx, rows*N);
+    }
+}
+
+static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned flags)
+{
+    pair p = new_pair(T, B, N, I, flags);
+    size_t rows = T*B, KN = (size_t)p.s.K*N, i;
+    float *w = randoms(KN*I);
+    double *R = reals(KN*I);
+    sru_scan whole, q;
+    int type;
+
+    /* the product inside. Scaled so that u is of size 1 */
+    for (i = 0; i < KN*I; i++) w[i] *= (float)sqrt(3/(double)I);
+    p.s.a = p.s.x && I == N && (flags & 0x10000) ? p.s.x : randoms(rows*I);
+    p.s.w = w;
+    p.o.a = wide(p.s.a, rows*I);
+    p.o.w = wide(w, KN*I);
+    naive_scan_forward(&p.o);
+    whole = p.s;
+    fresh(&whole, 1);
+    run_scan(&whole, 1, p.what);
+    check_results(&whole, &p.o, p.what, "PLAIN");
+    CHECK(distance(whole.u, p.o.u, rows*KN) <= 2e-6, "%s: u is off by %g", p.what,
+          distance(whole.u, p.o.u, rows*KN));
+    q = p.s;
+    fresh(&q, 0);
+    run_scan(&q, 1, p.what);
+    CHECK(same_results(&q, &whole), "%s: other bits without tape", p.what);
+    test_scan_bits(&q, p.what, "PLAIN");
+    test_scan_backward(whole, p.o, p.what);
+
+    for (type = SRU_F32; type <= SRU_Q8; type++) {
+        sru_scan taped = p.s;
+        taped.type = (sru_type)type;
+        taped.w = packed_layer(taped.type, w, R, &p.s);
+        if (!taped.w) continue;
+        q = taped;
+        fresh(&taped, 1);
+        run_scan(&taped, 1, p.what);
+        fresh(&q, 0);
+        run_scan(&q, 1, p.what);
+        CHECK(same_results(&q, &taped), "%s %s: other bits without tape", p.what,
+              type_names[type]);
+        if (type == SRU_F32) {
+            CHECK(same_results(&q, &whole), "%s: F32 has other bits than PLAIN", p.what);
+        } else {
+            naive_scan o = p.o;
+            o.w = R;
+            naive_scan_forward(&o);
+            check_results(&taped, &o, p.what, type_names[type]);
+        }
+        test_scan_bits(&q, p.what, type_names[type]);
+    }
+
+    /* u given: the bare recurrence, the same bits */
+    q = whole;
+    q.w = NULL;
+    q.a = NULL;
+    q.A = 0;
+    fresh(&q, 1);
+    run_scan(&q, 1, p.what);
+    CHECK(same_results(&q, &whole) && alike(q.c, whole.c, rows*N),
+          "%s: other bits when u is given", p.what);
+    p.o.w = NULL;
+    p.o.u = wide(whole.u, rows*KN);
+    naive_scan_forward(&p.o);
+    check_results(&q, &p.o, p.what, "u given");
+    test_scan_bits(&q, p.what, "u given");
+    q.A = p.o.I = 0;
+    test_scan_backward(q, p.o, p.what);
+    release();
+}
+
+static void test_scan(void)
+{
+    static const size_t Ts[] = {1, 2, 3, 5, 8, 17, 33}, Bs[] = {1, 2, 3, 5, 8};
+    static const size_t Ns[] = {1, 2, 3, 7, 8, 15, 16, 17, 24, 31, 32, 33, 34, 48, 64, 66, 100};
+    static const size_t Is[] = {1, 2, 5, 15, 16, 17, 32, 47, 64};
+    int i;
+    test_random_state = 3;
+    for (i = 0; i < 120; i++) {
+        size_t T = Ts[test_bits()%COUNT(Ts)], B = Bs[test_bits()%COUNT(Bs)];
+        size_t N = Ns[test_bits()%COUNT(Ns)];
+        size_t I = test_bits()%2 ? N : Is[test_bits()%COUNT(Is)];
+        misaligned = test_bits()%2;
+        test_scan_shape(T, B, N, I, (unsigned)test_bits());
+    }
+    for (i = 0; i < 4; i++) {           /* nothing to do, but c passes */
+        test_scan_shape(0, 3, 6, 5, (unsigned)test_bits());
+        test_scan_shape(4, 0, 6, 5, (unsigned)test_bits());
+        test_scan_shape(3, 2, 6, 0, (unsigned)test_bits());
+        test_scan_shape(3, 2, 0, 5, (unsigned)test_bits());
+    }
+    misaligned = 0;
+    test_scan_shape(500, 3, 18, 9, 0x1ffff);    /* more rows than are computed at a time */
+    test_scan_shape(2, 600, 17, 9, 0x1c5d4);
+    misaligned = 1;
+    test_scan_shape(31, 3, 200, 20, 0x0abcd);   /* more units */
+    test_scan_shape(29, 3, 140, 140, 0x1d550);
+    test_scan_shape(9, 3, 20, 530, 0x1abff);    /* longer sums */
+    test_scan_shape(1, 1, 40, 600, 0x0d5d0);
+    misaligned = 0;
+}
+
+/* ---- Accuracy of sigmoid, tanh and exp ------------------------------------------------------ */
+
+enum { BLOCK = 1 << 12 };
+
+static float from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static uint32_t to_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static int is_nan(float x)
+{
+    return (to_bits(x) & 0x7fffffff) > 0x7f800000;
+}
+
+typedef struct accuracy {
+    double abs, rel, abs_at, rel_at;
+} accuracy;
+
+/* Relative errors count where the true value is at least `least`. */
+static void measure(accuracy *a, double x, float got, double want, double least)
+{
+    double error = test_finite(got) ? fabs((double)got - want) : 1e300;
+    if (error > a->abs) a->abs = error, a->abs_at = x;
+    if (fabs(want) < least) return;
+    error /= fabs(want);
+    if (error > a->rel) a->rel = error, a->rel_at = x;
+}
+
+static void report(const char *name, accuracy a, double abs_limit, double rel_limit)
+{
+    printf("    %-8s largest error %.3g (at %g), relative %.3g (at %g)\n", name, a.abs, a.abs_at,
+           a.rel, a.rel_at);
+    CHECK(a.abs <= abs_limit, "%s is off by %g at %.9g", name, a.abs, a.abs_at);
+    CHECK(a.rel <= rel_limit, "%s is off by %g of it at %.9g", name, a.rel, a.rel_at);
+}
+
+/* One step of a scan without a skip term and with the forget gate at 1 gives h = r*g(c0): so
+   sigmoid(u2) where c0 = 1, and tanh(c0) where r = 1. A softmax of (0, x) gives
+   exp(x)/(1 + exp(x)). These go over every stride-th of all 2^32 float32 numbers. */
+static void test_accuracy(void)
+{
+    float *u = zeros(3*BLOCK), *one = zeros(BLOCK), *h = junk(BLOCK), *x = zeros(BLOCK);
+    float *u_tanh = zeros(3*BLOCK), *y = zeros(2*BLOCK), *dy = junk(2*BLOCK);
+    int32_t *targets = (int32_t *)keep(test_alloc(BLOCK*sizeof(int32_t)));
+    accuracy sigmoid, tanhs, exps;
+    sru_context ctx = context(1);
+    uint64_t bits = 0;
+    long nans = 0, lost = 0;
+    double loss;
+    sru_scan s;
+    size_t i, n;
+    memset(&sigmoid, 0, sizeof sigmoid);
+    memset(&tanhs, 0, sizeof tanhs);
+    memset(&exps, 0, sizeof exps);
+    memset(&s, 0, sizeof s);
+    for (i = 0; i < BLOCK; i++) {
+        one[i] = 1;
+        u[BLOCK + i] = u_tanh[BLOCK + i] = u_tanh[2*BLOCK + i] = 200;
+    }
+    s.T = s.B = 1;
+    s.N = BLOCK;
+    s.K = 3;
+    s.h = h;
+    while (bits <= UINT32_MAX) {
+        for (n = 0; n < BLOCK && bits <= UINT32_MAX; n++, bits += stride) {
+            x[n] = from_bits((uint32_t)bits);
+        }
+        memcpy(u + 2*BLOCK, x, n*sizeof *x);
+        s.u = u;
+        s.c0 = one;
+        s.use_tanh = 0;
+        if (op->scan_forward(&ctx, &s) != SRU_OK) break;
+        for (i = 0; i < n; i++) {
+            double v = (double)x[i];
+            nans += is_nan(x[i]);
+            lost += is_nan(x[i]) && !is_nan(h[i]);
+            if (!test_finite(x[i])) continue;
+            /* below 1.23e-38 = exp(-87.3), float32 runs out of bits */
+            measure(&sigmoid, v, h[i], v < 0 ? exp(v)/(1 + exp(v)) : 1/(1 + exp(-v)), 1.23e-38);
+        }
+        s.u = u_tanh;
+        s.c0 = x;
+        s.use_tanh = 1;
+        if (op->scan_forward(&ctx, &s) != SRU_OK) break;
+        for (i = 0; i < n; i++) {
+            lost += is_nan(x[i]) && !is_nan(h[i]);
+            if (!test_finite(x[i])) continue;
+            /* states below 1e-30 are taken for 0, so that none becomes denormal */
+            measure(&tanhs, (double)x[i], h[i], tanh((double)x[i]), 1e-30);
+        }
+        for (i = 0; i < n; i++) y[2*i + 1] = test_finite(x[i]) ? -(float)fabs((double)x[i]) : 0;
+        if (op->softmax_loss(&ctx, &loss, dy, y, targets, 1, n, 2) != SRU_OK) break;
+        for (i = 0; i < n; i++) {
+            double e = exp((double)y[2*i + 1]);
+            measure(&exps, (double)y[2*i + 1], dy[2*i + 1], e/(1 + e), 1.23e-38);
+        }
+    }
+    CHECK(bits > UINT32_MAX, "%s", message);
+    CHECK(nans > 0 && !lost, "%ld of %ld NaN became numbers", lost, nans);
+    report("sigmoid", sigmoid, 1.2e-7, 3e-7);
+    report("tanh", tanhs, 1.2e-7, 3e-7);
+    report("exp", exps, 1.2e-7, 3e-7);
+
+    x[0] = from_bits(0x7f800000);           /* infinity */
+    x[1] = from_bits(0xff800000);
+    x[2] = from_bits(0x7f7fffff);           /* the largest number */
+    x[3] = from_bits(0xff7fffff);
+    x[4] = 0;
+    x[5] = -0.0f;
+    s.N = 6;
+    for (i = 0; i < 6; i++) {
+        u[i] = u_tanh[i] = 0;
+        u[6 + i] = u_tanh[6 + i] = u_tanh[12 + i] = 200;
+        u[12 + i] = x[i];
+    }
+    s.u = u;
+    s.c0 = one;
+    s.use_tanh = 0;
+    CHECK(op->scan_forward(&ctx, &s) == SRU_OK, "%s", message);
+    CHECK(h[0] == 1 && fabs((double)h[1]) < 1.2e-38 && h[2] == 1 && fabs((double)h[3]) < 1.2e-38
+          && h[4] == 0.5f && h[5] == 0.5f,
+          "sigmoid of inf, -inf, max, -max, 0, -0 is %g %g %g %g %g %g", (double)h[0],
+          (double)h[1], (double)h[2], (double)h[3], (double)h[4], (double)h[5]);
+    /* c - u0 overflows: tanh sees an infinity, or nearly */
+    u_tanh[0] = x[3], u_tanh[1] = x[2];
+    x[0] = x[2], x[1] = x[3];
+    s.u = u_tanh;
+    s.c0 = x;
+    s.use_tanh = 1;
+    CHECK(op->scan_forward(&ctx, &s) == SRU_OK, "%s", message);
+    CHECK(h[0] == 1 && h[1] == -1 && h[2] == 1 && h[3] == -1 && h[4] == 0 && h[5] == 0,
+          "tanh of inf, -inf, max, -max, 0, -0 is %g %g %g %g %g %g", (double)h[0], (double)h[1],
+          (double)h[2], (double)h[3], (double)h[4], (double)h[5]);
+    release();
+}
+
+/* ---- layer norm ----------------------------------------------------------------------------- */
+
+static void test_layernorm_shape(size_t rows, size_t n)
+{
+    /* of few numbers, two may be close by chance: 1/sqrt(1e-5) = 316 roundings of them */
+    double tol = n < 8 ? 3e-5 : 2e-6;
+    float *x = randoms(rows*n), *gain = randoms(n), *bias = randoms(n), *dy = randoms(rows*n);
+    float *y = junk(rows*n), *stats = junk(rows*2), *z, *stats1;
+    double *X = wide(x, rows*n), *G = wide(gain, n), *DY = wide(dy, rows*n), *Y = reals(rows*n);
+    double *S = reals(rows*2);
+    sru_context c = context(1);
+    int threads, i;
+    unsigned long R = (unsigned long)rows, M = (unsigned long)n;
+    naive_layernorm_forward(Y, S, X, G, wide(bias, n), rows, n);
+    CHECK(op->layernorm_forward(&c, y, stats, x, gain, bias, rows, n) == SRU_OK, "%s", message);
+    CHECK(distance(y, Y, rows*n) <= tol, "layer norm (%lu,%lu) is off by %g", R, M,
+          distance(y, Y, rows*n));
+    if (n) {
+        CHECK(test_error_double(stats, S, rows*2) <= tol, "layer norm (%lu,%lu): stats are off by "
+              "%g", R, M, test_error_double(stats, S, rows*2));
+    }
+    for (threads = 1; threads <= 3; threads++) {
+        c.threads = threads;
+        z = copy(x, rows*n);
+        stats1 = junk(rows*2);
+        op->layernorm_forward(&c, z, threads == 1 ? NULL : stats1, z, gain, bias, rows, n);
+        CHECK(same(z, y, rows*n*sizeof *z), "layer norm (%lu,%lu): other bits in place with %d "
+              "threads", R, M, threads);
+        CHECK(threads == 1 || same(stats, stats1, rows*2*sizeof *z), "layer norm (%lu,%lu): other "
+              "stats with %d threads", R, M, threads);
+    }
+    c.threads = 1;
+    for (i = 0; i < 2 && rows; i++) {
+        size_t r = i ? rows - 1 : rows/2;
+        z = junk(n);
+        op->layernorm_forward(&c, z, NULL, x + r*n, gain, bias, 1, n);
+        CHECK(same(z, y + r*n, n*sizeof *z), "layer norm (%lu,%lu): other bits alone", R, M);
+    }
+    for (i = 0; i < 2; i++) {
+        float beta = i ? 1.0f : 0.0f;
+        float *dx0 = i ? randoms(rows*n) : junk(rows*n), *dg0 = randoms(n), *db0 = randoms(n);
+        float *dx = copy(dx0, rows*n), *dg = copy(dg0, n), *db = copy(db0, n);
+        double *DX = i ? wide(dx0, rows*n) : reals(rows*n), *DG = wide(dg0, n), *DB = wide(db0, n);
+        naive_layernorm_backward(DX, DG, DB, DY, X, G, S, (double)beta, rows, n);
+        CHECK(op->layernorm_backward(&c, dx, dg, db, dy, x, gain, stats, beta, rows, n) == SRU_OK,
+              "%s", message);
+        CHECK(distance(dx, DX, rows*n) <= 5*tol && distance(dg, DG, n) <= 5*tol
+              && distance(db, DB, n) <= 5*tol,
+              "layer norm (%lu,%lu) beta %g: gradients are off by %g %g %g", R, M, (double)beta,
+              distance(dx, DX, rows*n), distance(dg, DG, n), distance(db, DB, n));
+        for (threads = 2; threads <= 3; threads++) {
+            float *dx1 = copy(dx0, rows*n), *dg1 = copy(dg0, n), *db1 = copy(db0, n);
+            c.threads = threads;
+            op->layernorm_backward(&c, dx1, dg1, db1, dy, x, gain, stats, beta, rows, n);
+            CHECK(same(dx1, dx, rows*n*sizeof *dx) && same(dg1, dg, n*sizeof *dg)
+                  && same(db1, db, n*sizeof *db), "layer norm (%lu,%lu): other gradient bits with "
+                  "%d threads", R, M, threads);
+        }
+        c.threads = 1;
+    }
+    release();
+}
+
+static void test_layernorm(void)
+{
+    static const size_t rows[] = {0, 1, 3, 17, 130}, ns[] = {0, 1, 2, 3, 15, 16, 17, 31, 64, 100,
+                                                             257};
+    sru_context c = context(1);
+    float *x, *gain, *bias, *y, *stats, *dx, *dg, *db;
+    double *Y, *S;
+    size_t i, j, n = 64;
+    for (i = 0; i < COUNT(rows); i++) {
+        for (j = 0; j < COUNT(ns); j++) {
+            misaligned = (i + j)%2;
+            test_layernorm_shape(rows[i], ns[j]);
+        }
+    }
+    misaligned = 0;
+    /* numbers far from 0: the variance must not be the difference of two large squares. The mean is
+       rounded to 1000*2^-24 = 6e-5, and so is what remains of x */
+    x = randoms(3*n), gain = randoms(n), bias = randoms(n), y = junk(3*n), stats = junk(6);
+    for (i = 0; i < 3*n; i++) x[i] = 1000 + x[i];
+    Y = reals(3*n), S = reals(6);
+    naive_layernorm_forward(Y, S, wide(x, 3*n), wide(gain, n), wide(bias, n), 3, n);
+    op->layernorm_forward(&c, y, stats, x, gain, bias, 3, n);
+    CHECK(distance(y, Y, 3*n) < 3e-4, "layer norm around 1000 is off by %g", distance(y, Y, 3*n));
+
+    /* constant rows: nothing but the bias remains, up to a rounding of x times 316 */
+    for (i = 0; i < 3*n; i++) x[i] = i < n ? 0 : i < 2*n ? 0.1f : -3;
+    op->layernorm_forward(&c, y, stats, x, gain, bias, 3, n);
+    for (i = 0; i < 3*n; i++) {
+        double error = fabs((double)y[i] - (double)bias[i%n]);
+        CHECK(error <= 316*3*rounding*2, "layer norm of a constant is off by %g", error);
+    }
+    dx = junk(3*n), dg = zeros(n), db = zeros(n);
+    op->layernorm_backward(&c, dx, dg, db, y, x, gain, stats, 0, 3, n);
+    for (i = 0; i < 3*n; i++) {
+        CHECK(test_finite(dx[i]) && test_finite(dg[i%n]) && test_finite(db[i%n]),
+              "gradients of layer norm of a constant: %g %g %g", (double)dx[i],
+              (double)dg[i%n], (double)db[i%n]);
+    }
+    release();
+}
+
+/* ---- embedding ------------------------------------------------------------------------------ */
+
+static void test_embedding_shape(size_t rows, size_t n, size_t size)
+{
+    float *table = randoms(size*n), *dy = randoms(rows*n), *y = junk(rows*n), *z = junk(rows*n);
+    float *d0 = randoms(size*n), *d = copy(d0, size*n), *d1;
+    double *Y = reals(rows*n), *D = wide(d0, size*n), *terms = sizes(D, size*n);
+    int32_t *tokens = (int32_t *)keep(test_alloc(rows*sizeof(int32_t)));
+    sru_context c = context(1);
+    size_t i;
+    int threads;
+    unsigned long R = (unsigned long)rows, M = (unsigned long)n, V = (unsigned long)size;
+    for (i = 0; i < rows; i++) tokens[i] = size ? (int32_t)(test_bits()%size) : 0;
+    if (rows > 6) {
+        tokens[1] = -1;
+        tokens[2] = (int32_t)size;
+        tokens[3] = INT32_MIN;
+        tokens[4] = INT32_MAX;
+    }
+    naive_embedding_forward(Y, tokens, wide(table, size*n), rows, n, size);
+    naive_embedding_backward(D, wide(dy, rows*n), tokens, rows, n, size);
+    naive_embedding_backward(terms, sizes(wide(dy, rows*n), rows*n), tokens, rows, n, size);
+    CHECK(op->embedding_forward(&c, y, tokens, table, rows, n, size) == SRU_OK, "%s", message);
+    CHECK(distance(y, Y, rows*n) == 0, "embedding (%lu,%lu) of %lu is off by %g", R, M, V,
+          distance(y, Y, rows*n));
+    CHECK(op->embedding_backward(&c, d, dy, tokens, rows, n, size) == SRU_OK, "%s", message);
+    CHECK(roundings(d, D, terms, size*n) <= (double)rows + 1, "embedding (%lu,%lu) of %lu: "
+          "gradient is off by %g roundings", R, M, V, roundings(d, D, terms, size*n));
+    for (threads = 2; threads <= 3; threads++) {
+        c.threads = threads;
+        d1 = copy(d0, size*n);
+        op->embedding_forward(&c, z, tokens, table, rows, n, size);
+        op->embedding_backward(&c, d1, dy, tokens, rows, n, size);
+        CHECK(same(z, y, rows*n*sizeof *y) && same(d1, d, size*n*sizeof *d),
+              "embedding (%lu,%lu) of %lu: other bits with %d threads", R, M, V, threads);
+    }
+    release();
+}
+
+static void test_embedding(void)
+{
+    static const size_t shapes[][3] = {{0, 4, 5}, {3, 0, 5}, {3, 4, 0}, {1, 1, 1}, {7, 3, 2},
+                                       {20, 17, 256}, {1000, 5, 7}, {40, 64, 1}, {333, 33, 31},
+                                       {5000, 64, 100}};
+    size_t i;
+    for (i = 0; i < COUNT(shapes); i++) {
+        misaligned = i%2;
+        test_embedding_shape(shapes[i][0], shapes[i][1], shapes[i][2]);
+    }
+    misaligned = 0;
+}
+
+/* ---- softmax loss --------------------------------------------------------------------------- */
+
+static void test_softmax_shape(size_t rows, size_t n, double range)
+{
+    float *y = randoms(rows*n), *dy = junk(rows*n), *z, scale = 0.25f;
+    int32_t *targets = (int32_t *)keep(test_alloc(rows*sizeof(int32_t)));
+    double *DY = reals(rows*n), loss = -1, want, other;
+    sru_context c = context(1);
+    size_t i;
+    int threads;
+    unsigned long R = (unsigned long)rows, M = (unsigned long)n;
+    for (i = 0; i < rows*n; i++) y[i] *= (float)range;
+    for (i = 0; i < rows; i++) targets[i] = i%5 == 4 ? -1 - (int32_t)i : (int32_t)(test_bits()%n);
+    want = naive_softmax_loss(DY, wide(y, rows*n), targets, (double)scale, rows, n);
+    CHECK(op->softmax_loss(&c, &loss, dy, y, targets, scale, rows, n) == SRU_OK, "%s", message);
+    CHECK(test_finite((float)loss) && fabs(loss - want) <= 1e-6*(want + (double)rows),
+          "softmax (%lu,%lu) range %g: loss is %.9g, not %.9g", R, M, range, loss, want);
+    /* each sum of n terms of size up to 1/4 */
+    CHECK(distance(dy, DY, rows*n) <= 2e-6, "softmax (%lu,%lu) range %g: dy is off by %g", R, M,
+          range, distance(dy, DY, rows*n));
+    other = -1;
+    op->softmax_loss(&c, &other, NULL, y, targets, scale, rows, n);
+    CHECK(same(&other, &loss, sizeof loss), "softmax (%lu,%lu): other bits without dy", R, M);
+    for (threads = 1; threads <= 3; threads++) {
+        c.threads = threads;
+        z = copy(y, rows*n);
+        other = -1;
+        op->softmax_loss(&c, &other, z, z, targets, scale, rows, n);
+        CHECK(same(&other, &loss, sizeof loss) && same(z, dy, rows*n*sizeof *z),
+              "softmax (%lu,%lu): other bits in place with %d threads", R, M, threads);
+    }
+    release();
+}
+
+static void test_softmax(void)
+{
+    static const size_t shapes[][2] = {{0, 3}, {1, 1}, {1, 2}, {3, 5}, {4, 16}, {7, 17}, {33, 31},
+                                       {10, 256}, {100, 100}, {517, 10}};
+    size_t i;
+    for (i = 0; i < COUNT(shapes); i++) {
+        misaligned = i%2;
+        test_softmax_shape(shapes[i][0], shapes[i][1], 1);
+        test_softmax_shape(shapes[i][0], shapes[i][1], 20);
+        test_softmax_shape(shapes[i][0], shapes[i][1], 1e4);
+        test_softmax_shape(shapes[i][0], shapes[i][1], 1e30);
+    }
+    misaligned = 0;
+    {
+        /* exact answers: one logit far above, far below, all equal */
+        static const float y[] = {1e4f, -1e4f, 0, -1e4f, -1e4f, 1e4f, -1e4f, -1e4f, -1e4f};
+        static const int32_t hit[] = {0, 2, 1}, miss[] = {1, 0, 0}, none[] = {-1, -1, -1};
+        float dy[9];
+        double loss = -1;
+        sru_context c = context(1);
+        int i9;
+        op->softmax_loss(&c, &loss, dy, y, hit, 1, 3, 3);
+        CHECK(fabs(loss - log(3.0)) < 1e-6 && fabs((double)dy[0]) < 1.3e-38
+              && fabs((double)dy[1]) < 1.3e-38 && fabs((double)dy[5]) < 1.3e-38,
+              "loss of sure hits is %g", loss);
+        op->softmax_loss(&c, &loss, dy, y, miss, 1, 3, 3);
+        CHECK(fabs(loss - 40000 - log(3.0)) < 0.01 && dy[0] == 1 && dy[1] == -1,
+              "loss of sure misses is %g", loss);
+        op->softmax_loss(&c, &loss, dy, y, none, 1, 3, 3);
+        for (i9 = 0; i9 < 9; i9++) CHECK(dy[i9] == 0, "dy is %g without targets", (double)dy[i9]);
+        CHECK(loss == 0, "loss is %g without targets", loss);
+    }
+}
+
+/* ---- norm, AdamW ---------------------------------------------------------------------------- */
+
+static void test_norm(void)
+{
+    static const size_t ns[] = {0, 1, 2, 15, 16, 17, 100, 1000, 4097, 100003};
+    static const double scales[] = {1, 1e-30, 1e30};
+    size_t i, j;
+    int threads;
+    for (i = 0; i < COUNT(ns); i++) {
+        for (j = 0; j < COUNT(scales); j++) {
+            float *g = (misaligned = i%2, zeros(ns[i]));
+            double norm = -1, want, other;
+            sru_context c = context(1);
+            test_fill(g, ns[i], scales[j]);
+            want = naive_norm(wide(g, ns[i]), ns[i]);
+            CHECK(op->norm(&c, &norm, g, ns[i]) == SRU_OK, "%s", message);
+            CHECK(test_finite((float)norm) && fabs(norm - want) <= 1e-6*want,
+                  "norm of %lu numbers is %.9g, not %.9g", (unsigned long)ns[i], norm, want);
+            for (threads = 2; threads <= 3; threads++) {
+                c.threads = threads;
+                other = -1;
+                op->norm(&c, &other, g, ns[i]);
+                CHECK(same(&other, &norm, sizeof norm), "norm: other bits with %d threads",
+                      threads);
+            }
+            release();
+        }
+    }
+    misaligned = 0;
+}
+
+static void test_adamw_size(size_t n)
+{
+    struct { float *p, *m, *v; } w[3];          /* trained with 1, 2 and 3 threads */
+    float *p = w[0].p = randoms(n), *m = w[0].m = zeros(n), *v = w[0].v = zeros(n);
+    double *P = wide(p, n), *M = reals(n), *V = reals(n);
+    uint64_t t;
+    size_t i;
+    int k;
+    for (k = 1; k < 3; k++) w[k].p = copy(p, n), w[k].m = zeros(n), w[k].v = zeros(n);
+    for (t = 1; t <= 10; t++) {
+        float *g = randoms(n), scale = t%2 ? 1 : 0.3f;
+        double *G;
+        if (n > 3) g[0] = 0, g[1] = 1e-12f, g[2] = 1e8f;
+        G = wide(g, n);
+        naive_adamw(P, M, V, G, (double)scale, (double)0.01f, (double)0.9f, (double)0.999f,
+                    (double)1e-8f, (double)0.1f, t, n);
+        for (k = 0; k < 3; k++) {
+            float *g1 = copy(g, n);
+            sru_context c = context(1 + k);
+            CHECK(op->adamw(&c, w[k].p, w[k].m, w[k].v, g1, scale, 0.01f, 0.9f, 0.999f, 1e-8f,
+                            0.1f, t, n) == SRU_OK, "%s", message);
+            for (i = 0; i < n && g1[i] == 0; i++) continue;
+            CHECK(i == n, "g[%lu] is %g after an update", (unsigned long)i,
+                  i < n ? (double)g1[i] : 0);
+        }
+    }
+    for (k = 1; k < 3; k++) {
+        CHECK(same(w[k].p, p, n*sizeof *p) && same(w[k].m, m, n*sizeof *p)
+              && same(w[k].v, v, n*sizeof *p), "AdamW: other bits with %d threads", 1 + k);
+    }
+    /* updates are about 0.01 each: the ten together must be right to 1e-5 of that */
+    for (i = 0; i < n && test_finite(p[i]) && fabs((double)p[i] - P[i]) <= 1e-6; i++) continue;
+    CHECK(i == n, "AdamW: p[%lu] of %lu is %.9g, not %.9g", (unsigned long)i, (unsigned long)n,
+          i < n ? (double)p[i] : 0, i < n ? P[i] : 0);
+    CHECK(test_error_double(m, M, n) <= 1e-5 && test_error_double(v, V, n) <= 1e-5,
+          "AdamW: m, v of %lu are off by %g, %g", (unsigned long)n, test_error_double(m, M, n),
+          test_error_double(v, V, n));
+    release();
+}
+
+static void test_adamw(void)
+{
+    static const size_t ns[] = {0, 1, 3, 15, 16, 17, 33, 100, 1000, 40001};
+    size_t i;
+    for (i = 0; i < COUNT(ns); i++) {
+        misaligned = i%2;
+        test_adamw_size(ns[i]);
+    }
+    misaligned = 0;
+    /* late in training nothing overflows: beta^t is 0 */
+    {
+        float p = 1, m = 0.5f, v = 0.25f, g = 0.5f;
+        double P = 1, M = 0.5, V = 0.25, G = 0.5;
+        sru_context c = context(1);
+        uint64_t t = UINT64_C(5000000000);
+        op->adamw(&c, &p, &m, &v, &g, 1, 0.01f, 0.9f, 0.999f, 1e-8f, 0, t, 1);
+        naive_adamw(&P, &M, &V, &G, 1, (double)0.01f, (double)0.9f, (double)0.999f, (double)1e-8f,
+                    0, t, 1);
+        CHECK(fabs((double)p - P) < 1e-6, "AdamW at step 5e9: p is %.9g, not %.9g", (double)p, P);
+    }
+}
+
+/* ---- dropout -------------------------------------------------------------------------------- */
+
+static void draw(float *y, float p, uint64_t seed, uint64_t step, uint32_t id, size_t n,
+                 int threads)
+{
+    sru_context c = context(threads);
+    c.seed = seed;
+    c.step = step;
+    memset(y, 0xff, n*sizeof *y);
+    CHECK(op->dropout(&c, y, NULL, NULL, p, id, 0, 1, n) == SRU_OK, "%s", message);
+}
+
+static void test_dropout(void)
+{
+    static const float ps[] = {0.1f, 0.25f, 0.5f, 0.75f, 0.9f};
+    const size_t n = 100003;
+    const double count = 100003;
+    float *y = junk(n), *z = junk(n);
+    size_t i, k;
+    for (k = 0; k < COUNT(ps); k++) {
+        double p = (double)ps[k], kept = 0, pairs = 0, sigma = sqrt(p*(1 - p)/count);
+        long other = 0;
+        draw(y, ps[k], 42, 7, 3, n, 1);
+        for (i = 0; i < n; i++) {
+            int on = fabs((double)y[i]*(1 - p) - 1) < 1e-6;
+            if (!on && y[i] != 0) other++;
+            kept += on;
+            if (i && on && y[i - 1] != 0) pairs++;
+        }
+        CHECK(!other, "dropout %g: %ld numbers are neither 0 nor 1/(1 - p)", p, other);
+        /* 5 standard deviations: one in a million */
+        CHECK(fabs(kept/count - (1 - p)) <= 5*sigma, "dropout %g keeps %g", p, kept/count);
+        CHECK(fabs(pairs/count - (1 - p)*(1 - p)) <= 10*sigma, "dropout %g keeps %g of the pairs",
+              p, pairs/count);
+        draw(z, ps[k], 42, 7, 3, n, 2);
+        CHECK(same(y, z, n*sizeof *y), "dropout %g: other bits with 2 threads", p);
+        draw(z, ps[k], 42, 7, 3, n, 3);
+        CHECK(same(y, z, n*sizeof *y), "dropout %g: other bits with 3 threads", p);
+        draw(z, ps[k], 42, 7, 3, 777, 1);
+        CHECK(same(y, z, 777*sizeof *y), "dropout %g: a shorter mask starts differently", p);
+    }
+    /* every part of the key matters: two masks of p = 1/2 agree in half of their places */
+    draw(y, 0.5f, 42, 7, 3, n, 1);
+    for (k = 0; k < 6; k++) {
+        double agree = 0;
+        static const char *names[] = {"seed", "step", "id", "high seed", "high step", "high id"};
+        draw(z, 0.5f, k == 0 ? 43 : k == 3 ? 42 + (UINT64_C(1) << 40) : 42,
+             k == 1 ? 8 : k == 4 ? 7 + (UINT64_C(1) << 40) : 7,
+             k == 2 ? 4 : k == 5 ? 3 + (1u << 30) : 3, n, 1);
+        for (i = 0; i < n; i++) agree += y[i] == z[i];
+        CHECK(fabs(agree/count - 0.5) <= 5*0.5/sqrt(count), "dropout: with another %s %g agree",
+              names[k], agree/count);
+    }
+    release();
+
+    /* a mask for several steps, drawn or given; in place; as its own backward */
+    for (k = 0; k < 2; k++) {
+        enum { T = 5, m = 77 };
+        float *x, *mask, *a, *b, *c;
+        sru_context ctx = context(1);
+        size_t t;
+        int right = 1;
+        misaligned = k;
+        x = randoms(T*m), mask = junk(m), a = junk(T*m), b = copy(x, T*m), c = junk(T*m);
+        ctx.seed = 5;
+        ctx.step = 6;
+        op->dropout(&ctx, mask, NULL, NULL, 0.3f, 9, 0, 1, m);
+        op->dropout(&ctx, a, x, NULL, 0.3f, 9, 0, T, m);
+        ctx.threads = 3;
+        op->dropout(&ctx, b, b, NULL, 0.3f, 9, 0, T, m);
+        op->dropout(&ctx, c, x, mask, 0, 0, 0, T, m);
+        CHECK(same(a, b, T*m*sizeof *a), "dropout: other bits in place");
+        CHECK(same(a, c, T*m*sizeof *a), "dropout: other bits with a mask given");
+        for (t = 0; t < T; t++) {
+            for (i = 0; i < m; i++) {
+                float want = x[t*m + i]*mask[i];
+                right = right && fabs((double)a[t*m + i] - (double)want) <= 1e-6;
+            }
+        }
+        CHECK(right, "dropout: y is not x*mask");
+        op->dropout(&ctx, c, NULL, mask, 0, 0, 0, T, m);
+        for (t = 0; t < T; t++) {
+            CHECK(same(c + t*m, mask, m*sizeof *c), "dropout: step %d has another mask", (int)t);
+        }
+        op->dropout(&ctx, a, x, NULL, 0, 9, 0, T, m);
+        CHECK(same(a, x, T*m*sizeof *a), "dropout: p = 0 changes x");
+        memcpy(b, c, T*m*sizeof *b);
+        op->dropout(&ctx, b, x, mask, 0, 0, 1, T, m);
+        for (i = 0, right = 1; i < T*m; i++) {
+            double want = (double)c[i] + (double)x[i]*(double)mask[i%m];
+            right = right && fabs((double)b[i] - want) <= 4*rounding*(1 + fabs(want));
+        }
+        CHECK(right, "dropout: with beta 1, y is not y + x*mask");
+        op->dropout(&ctx, a, x, NULL, 1, 9, 0, T, m);
+        for (i = 0, right = 1; i < T*m; i++) right = right && a[i] == 0;
+        CHECK(right, "dropout: p = 1 keeps something");
+        CHECK(op->dropout(&ctx, a, x, NULL, 0.5f, 9, 0, 0, m) == SRU_OK
+              && op->dropout(&ctx, a, x, NULL, 0.5f, 9, 0, T, 0) == SRU_OK, "%s", message);
+        release();
+    }
+    misaligned = 0;
+}
+
+/* ---- Errors, and exact scratch memory ------------------------------------------------------- */
+
+static void expect(sru_status got, sru_status want, const char *what)
+{
+    CHECK(got == want, "%s: status is %d, not %d: %s", what, (int)got, (int)want, message);
+    CHECK(memchr(message, 0, sizeof message) && strlen(message) > 10,
+          "%s: the error says \"%.*s\"", what, SRU_ERROR_SIZE - 1, message);
+    memset(message, 0, sizeof message);
+}
+
+static void test_errors(void)
+{
+    const size_t huge = (size_t)-1/2 + 3;       /* twice that overflows */
+    float *f = randoms(64);
+    int32_t tokens[4] = {0, 1, 0, 1};
+    double d;
+    sru_context c = context(1);
+    sru_scan s, q;
+    memset(message, 0, sizeof message);
+
+    expect(op->linear_forward(&c, NULL, f, f, SRU_PLAIN, f, 2, 2, 2), SRU_EINVAL, "y NULL");
+    expect(op->linear_forward(&c, f, NULL, f, SRU_PLAIN, f, 2, 2, 2), SRU_EINVAL, "x NULL");
+    expect(op->linear_forward(&c, f, f, NULL, SRU_PLAIN, f, 2, 2, 2), SRU_EINVAL, "w NULL");
+    expect(op->linear_forward(&c, f, f, f, SRU_PLAIN, f, huge, 2, 2), SRU_EINVAL, "linear: rows");
+    expect(op->linear_forward(&c, f, f, f, SRU_PLAIN, f, 2, huge, 2), SRU_EINVAL, "linear: n");
+    expect(op->linear_forward(&c, f, f, f, SRU_PLAIN, f, 2, 2, huge), SRU_EINVAL, "linear: k");
+    expect(op->linear_backward(&c, f, f, f, NULL, f, f, 0, 2, 2, 2), SRU_EINVAL, "dy NULL");
+    expect(op->linear_backward(&c, NULL, f, f, f, NULL, f, 0, 2, 2, 2), SRU_EINVAL,
+           "linear backward: x NULL");
+    expect(op->linear_backward(&c, f, NULL, f, f, f, NULL, 0, 2, 2, 2), SRU_EINVAL,
+           "linear backward: w NULL");
+    expect(op->linear_backward(&c, f, f, f, f, f, f, 0.5f, 2, 2, 2), SRU_EINVAL,
+           "linear backward: beta 0.5");
+    expect(op->linear_backward(&c, f, f, f, f, f, f, 0, huge, 2, 2), SRU_EINVAL,
+           "linear backward: rows");
+    expect(op->linear_backward(&c, f, f, f, f, f, f, 0, 2, huge, 2), SRU_EINVAL,
+           "linear backward: n");
+
+    memset(&s, 0, sizeof s);
+    s.T = s.B = s.N = 2;
+    s.A = 2;
+    s.K = 3;
+    s.u = f;
+    s.h = f + 32;
+    s.c = f + 40;
+    s.dh = f;
+    s.du = f + 32;
+    expect(op->scan_forward(&c, NULL), SRU_EINVAL, "scan NULL");
+    q = s, q.h = NULL;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: h NULL");
+    q = s, q.u = NULL;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: u and w NULL");
+    q = s, q.w = f, q.a = NULL;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: a NULL");
+    q = s, q.K = 5;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: K 5");
+    q = s, q.K = 2;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: K 2");
+#ifndef __cplusplus     /* there an enum cannot hold what is not a value of it */
+    expect(op->linear_forward(&c, f, f, f, (sru_type)9, f, 2, 2, 2), SRU_EINVAL, "linear: type");
+    q = s, q.w = f, q.a = f, q.type = (sru_type)9;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: type");
+#endif
+    q = s, q.N = 3, q.bidirectional = 1;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: bidirectional and N odd");
+    q = s, q.T = huge;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: T");
+    q = s, q.B = huge;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: B");
+    q = s, q.N = (size_t)-1/3;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: N");
+    q = s, q.w = f, q.a = f, q.A = (size_t)-1/4;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: I");
+    expect(op->scan_backward(&c, NULL), SRU_EINVAL, "scan backward NULL");
+    q = s, q.u = NULL;
+    expect(op->scan_backward(&c, &q), SRU_EINVAL, "scan backward: u NULL");
+    q = s, q.c = NULL;
+    expect(op->scan_backward(&c, &q), SRU_EINVAL, "scan backward: c NULL");
+    q = s, q.dh = NULL;
+    expect(op->scan_backward(&c, &q), SRU_EINVAL, "scan backward: dh NULL");
+    q = s, q.du = NULL;
+    expect(op->scan_backward(&c, &q), SRU_EINVAL, "scan backward: du NULL");
+    q = s, q.T = huge;
+    expect(op->scan_backward(&c, &q), SRU_EINVAL, "scan backward: T");
+
+    expect(op->layernorm_forward(&c, NULL, f, f, f, f, 2, 2), SRU_EINVAL, "layer norm: y NULL");
+    expect(op->layernorm_forward(&c, f, f, NULL, f, f, 2, 2), SRU_EINVAL, "layer norm: x NULL");
+    expect(op->layernorm_forward(&c, f, f, f, NULL, f, 2, 2), SRU_EINVAL, "layer norm: gain NULL");
+    expect(op->layernorm_forward(&c, f, f, f, f, NULL, 2, 2), SRU_EINVAL, "layer norm: bias NULL");
+    expect(op->layernorm_forward(&c, f, f, f, f, f, huge, 2), SRU_EINVAL, "layer norm: rows");
+    expect(op->layernorm_backward(&c, f, f, f, f, f, f, NULL, 0, 2, 2), SRU_EINVAL,
+           "layer norm: stats NULL");
+    expect(op->layernorm_backward(&c, f, f, f, NULL, f, f, f, 0, 2, 2), SRU_EINVAL,
+           "layer norm: dy NULL");
+    expect(op->layernorm_backward(&c, f, f, f, f, f, f, f, 0, huge, 2), SRU_EINVAL,
+           "layer norm backward: rows");
+
+    expect(op->embedding_forward(&c, NULL, tokens, f, 2, 2, 2), SRU_EINVAL, "embedding: y NULL");
+    expect(op->embedding_forward(&c, f, NULL, f, 2, 2, 2), SRU_EINVAL, "embedding: tokens NULL");
+    expect(op->embedding_forward(&c, f, tokens, NULL, 2, 2, 2), SRU_EINVAL,
+           "embedding: table NULL");
+    expect(op->embedding_forward(&c, f, tokens, f, huge, 2, 2), SRU_EINVAL, "embedding: rows");
+    expect(op->embedding_forward(&c, f, tokens, f, 2, huge, 2), SRU_EINVAL, "embedding: n");
+    expect(op->embedding_backward(&c, NULL, f, tokens, 2, 2, 2), SRU_EINVAL,
+           "embedding: dtable NULL");
+    expect(op->embedding_backward(&c, f, NULL, tokens, 2, 2, 2), SRU_EINVAL, "embedding: dy NULL");
+
+    expect(op->dropout(&c, NULL, f, NULL, 0.5f, 0, 0, 2, 2), SRU_EINVAL, "dropout: y NULL");
+    expect(op->dropout(&c, f, f, NULL, 1.5f, 0, 0, 2, 2), SRU_EINVAL, "dropout: p > 1");
+    expect(op->dropout(&c, f, f, NULL, -0.5f, 0, 0, 2, 2), SRU_EINVAL, "dropout: p < 0");
+    expect(op->dropout(&c, f, f, NULL, 0.5f, 0, 0, huge, 2), SRU_EINVAL, "dropout: T");
+
+    expect(op->softmax_loss(&c, NULL, f, f, tokens, 1, 2, 2), SRU_EINVAL, "softmax: loss NULL");
+    expect(op->softmax_loss(&c, &d, f, NULL, tokens, 1, 2, 2), SRU_EINVAL, "softmax: y NULL");
+    expect(op->softmax_loss(&c, &d, f, f, NULL, 1, 2, 2), SRU_EINVAL, "softmax: targets NULL");
+    expect(op->softmax_loss(&c, &d, f, f, tokens, 1, huge, 2), SRU_EINVAL, "softmax: rows");
+
+    expect(op->norm(&c, NULL, f, 2), SRU_EINVAL, "norm: norm NULL");
+    expect(op->norm(&c, &d, NULL, 2), SRU_EINVAL, "norm: g NULL");
+    expect(op->adamw(&c, NULL, f, f, f, 1, 1, 0, 0, 0, 0, 1, 2), SRU_EINVAL, "adamw: p NULL");
+    expect(op->adamw(&c, f, NULL, f, f, 1, 1, 0, 0, 0, 0, 1, 2), SRU_EINVAL, "adamw: m NULL");
+    expect(op->adamw(&c, f, f, NULL, f, 1, 1, 0, 0, 0, 0, 1, 2), SRU_EINVAL, "adamw: v NULL");
+    expect(op->adamw(&c, f, f, f, NULL, 1, 1, 0, 0, 0, 0, 1, 2), SRU_EINVAL, "adamw: g NULL");
+
+    /* no context, and no room for a sentence */
+    CHECK(op->norm(NULL, &d, f, 64) == SRU_OK, "norm without a context");
+    CHECK(op->norm(NULL, NULL, f, 64) == SRU_EINVAL, "norm without a context or a norm");
+    c.error = NULL;
+    CHECK(op->norm(&c, NULL, f, 64) == SRU_EINVAL, "norm without room for a sentence");
+    release();
+}
+
+/* The arrays of the calls whose scratch memory is measured. */
+static struct {
+    sru_scan s;
+    void    *w[4];
+    float   *out;
+    size_t   count;
+} job;
+
+static sru_status call_linear(const sru_context *c)
+{
+    return op->linear_forward(c, job.out, job.s.a, job.w[0], SRU_PLAIN, NULL, 60, 96, 40);
+}
+
+static sru_status call_linear_q8(const sru_context *c)
+{
+    return op->linear_forward(c, job.out, job.s.a, job.w[3], SRU_Q8, NULL, 60, 32, 40);
+}
+
+static sru_status call_linear_backward(const sru_context *c)
+{
+    return op->linear_backward(c, job.out, job.out + 2400, NULL, job.s.dh, job.s.a,
+                               (const float *)job.w[0], 0, 60, 32, 40);
+}
+
+static sru_status call_scan_type(const sru_context *c, sru_type type, int tape)
+{
+    sru_scan s = job.s;
+    s.type = type;
+    s.w = job.w[type];
+    s.u = tape ? job.out + 2000 : NULL;
+    s.h = job.out;
+    return op->scan_forward(c, &s);
+}
+
+static sru_status call_scan(const sru_context *c)
+{
+    return call_scan_type(c, SRU_PLAIN, 0);
+}
+
+static sru_status call_scan_tape(const sru_context *c)
+{
+    return call_scan_type(c, SRU_PLAIN, 1);
+}
+
+static sru_status call_scan_q8(const sru_context *c)
+{
+    return call_scan_type(c, SRU_Q8, 0);
+}
+
+static sru_status call_scan_backward(const sru_context *c)
+{
+    sru_scan s = job.s;
+    s.u = (float *)s.x;
+    s.x = NULL;
+    s.w = job.w[0];
+    s.du = job.out;
+    s.da = job.out + 6000;
+    s.dw = job.out + 9000;
+    s.dv = job.out + 13000;
+    s.dbias = job.out + 13100;
+    return op->scan_backward(c, &s);
+}
+
+static sru_status call_layernorm(const sru_context *c)
+{
+    return op->layernorm_forward(c, job.out, job.out + 2400, job.s.a, job.s.bias, job.s.bias, 60,
+                                 40);
+}
+
+static sru_status call_layernorm_backward(const sru_context *c)
+{
+    return op->layernorm_backward(c, job.out, job.out + 2400, job.out + 2500, job.s.a, job.s.dh,
+                                  job.s.bias, job.s.dh, 0, 60, 32);
+}
+
+static sru_status call_embedding_backward(const sru_context *c)
+{
+    static const int32_t tokens[] = {0, 3, 1, 1, 2, 0};
+    return op->embedding_backward(c, job.out, job.s.a, tokens, 6, 40, 4);
+}
+
+static sru_status call_softmax(const sru_context *c)
+{
+    static const int32_t targets[] = {0, 3, 1, 1, 2, 0};
+    double loss = 0;
+    sru_status status = op->softmax_loss(c, &loss, job.out, job.s.a, targets, 1, 6, 40);
+    job.out[300] = (float)loss;
+    return status;
+}
+
+static sru_status call_norm(const sru_context *c)
+{
+    double norm = 0;
+    sru_status status = op->norm(c, &norm, job.s.a, 2400);
+    job.out[0] = (float)norm;
+    return status;
+}
+
+static sru_status call_dropout(const sru_context *c)
+{
+    return op->dropout(c, job.out, NULL, NULL, 0.5f, 1, 0, 3, 1000);
+}
+
+static void check_work(const char *name, sru_status (*call)(const sru_context *))
+{
+    size_t need, bytes = job.count*sizeof(float);
+    float *want = zeros(job.count);
+    int threads;
+    for (threads = 1; threads <= 3; threads += 2) {
+        sru_context c = context(threads);
+        char *work;
+        size_t shift;
+        need = 0;
+        memset(job.out, 0, bytes);
+        CHECK(call(&c) == SRU_OK, "%s: %s", name, message);
+        memcpy(want, job.out, bytes);
+        memset(job.out, 0, bytes);
+        c.measure = &need;
+        CHECK(call(&c) == SRU_OK, "%s: measuring: %s", name, message);
+        if (call != call_softmax && call != call_norm) {    /* these two write 0 themselves */
+            size_t i, written = 0;
+            for (i = 0; i < job.count; i++) written += job.out[i] != 0;
+            CHECK(!written, "%s: measuring has written %lu numbers", name, (unsigned long)written);
+        }
+        c.measure = NULL;
+        for (shift = 0; shift <= 4; shift += 4) {           /* wherever the memory lies */
+            work = (char *)test_alloc(need + shift);
+            memset(job.out, 0, bytes);
+            c.work = work + shift;
+            c.work_size = need;
+            CHECK(call(&c) == SRU_OK, "%s: %lu bytes of work, as measured: %s", name,
+                  (unsigned long)need, message);
+            CHECK(alike(job.out, want, job.count), "%s: other bits with work given", name);
+            free(work);
+        }
+        if (need) {
+            work = (char *)test_alloc(need);
+            c.work = work;
+            c.work_size = need - 1;
+            memset(message, 0, sizeof message);
+            expect(call(&c), SRU_ENOMEM, name);
+            c.work_size = 0;
+            expect(call(&c), SRU_ENOMEM, name);
+            free(work);
+        }
+    }
+}
+
+static void test_work(void)
+{
+    float *w = randoms(3*32*40);
+    double *R = reals(3*32*40);
+    memset(&job, 0, sizeof job);
+    job.count = 14000;
+    job.out = zeros(job.count);
+    job.s.T = 20;
+    job.s.B = 3;
+    job.s.N = 32;
+    job.s.A = 40;
+    job.s.K = 3;
+    job.s.a = randoms(60*40);
+    job.s.x = randoms(60*96);
+    job.s.v = randoms(64);
+    job.s.bias = randoms(64);
+    job.s.dh = randoms(60*32);
+    job.s.c = randoms(60*32);
+    job.w[SRU_PLAIN] = w;
+    job.w[SRU_F32] = packed_layer(SRU_F32, w, R, &job.s);
+    job.w[SRU_Q8] = packed_layer(SRU_Q8, w, R, &job.s);
+    check_work("linear", call_linear);
+    if (job.w[SRU_Q8]) check_work("linear on Q8", call_linear_q8);
+    check_work("linear backward", call_linear_backward);
+    check_work("scan", call_scan);
+    check_work("scan with tape", call_scan_tape);
+    if (job.w[SRU_Q8]) check_work("scan on Q8", call_scan_q8);
+    check_work("scan backward", call_scan_backward);
+    check_work("layer norm", call_layernorm);
+    check_work("layer norm backward", call_layernorm_backward);
+    check_work("embedding backward", call_embedding_backward);
+    check_work("softmax loss", call_softmax);
+    check_work("norm", call_norm);
+    check_work("dropout", call_dropout);
+    release();
+}
+
+/* ---- alloc, release, copy ------------------------------------------------------------------- */
+
+static void test_memory(void)
+{
+    sru_context c = context(1);
+    unsigned char *p = (unsigned char *)op->alloc(&c, 1000);
+    float a[5] = {1, 2, 3, 4, 5}, b[5] = {0, 0, 0, 0, 0};
+    size_t i;
+    if (!CHECK(p != NULL, "alloc gave nothing")) return;
+    CHECK((uintptr_t)p%64 == 0, "alloc: the address is %lu past a multiple of 64",
+          (unsigned long)((uintptr_t)p%64));
+    for (i = 0; i < 1000 && p[i] == 0; i++) continue;
+    CHECK(i == 1000, "alloc: byte %d is not 0", (int)i);
+    memset(p, 1, 1000);
+    op->release(&c, p);
+    op->release(&c, NULL);
+    CHECK(op->alloc(&c, (size_t)-1) == NULL, "alloc gave all memory there is");
+    CHECK(op->alloc(&c, (size_t)-64) == NULL, "alloc gave all memory there is");
+    CHECK(op->copy(&c, b, a, sizeof a) == SRU_OK && same(a, b, sizeof a), "copy");
+    CHECK(op->copy(&c, b, NULL, 2*sizeof(float)) == SRU_OK && b[0] == 0 && b[1] == 0 && b[2] == 3,
+          "copy from NULL");
+    CHECK(op->rows > 0, "rows is 0");
+}
+
+/* ---- All of it for each instruction set ----------------------------------------------------- */
+
+static const char *kernels(void)
+{
+    return sru_cpu()->name;
+}
+
+static void test_kernels(void)
+{
+    op = sru_cpu();
+    test_random_state = 1;
+    test_memory();
+    test_pack();
+    test_linear();
+    test_scan();
+    test_accuracy();
+    test_layernorm();
+    test_embedding();
+    test_softmax();
+    test_norm();
+    test_adamw();
+    test_dropout();
+    test_errors();
+    test_work();
+}
+
+int main(int argc, char **argv)
+{
+    int i;
+    test_begin(argc, argv,
+        "Usage: test_operators [--exhaustive]\n"
+        "Compares every operator with a naive version in double, whose gradients finite\n"
+        "differences confirm, for each instruction set of this machine, or for the one that\n"
+        "SRU_ISA names. --exhaustive tries exp, sigmoid and tanh on all 2^32 numbers.");
+    for (i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--exhaustive")) {
+            fprintf(stderr, "%s is not an option; see --help.\n", argv[i]);
+            return 2;
+        }
+        stride = 1;
+    }
+    test_oracle();
+    test_each_isa(kernels, test_kernels);
+    return test_end();
+}

@@ -1,0 +1,81 @@
+#!/bin/sh
+# Compiles and runs the C of README.md, and looks whether what it names exists. The last line is
+# `N passed, N failed`. CC names the compiler.
+#
+# A block ```c with `int main(` is a whole program. Any other is a fragment: its lines that begin
+# with # go to the top of a program, the rest into its main(), after the declarations below.
+
+case $1 in -h|--help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit ;; esac
+cd "$(dirname "$0")/.." || exit 2
+export LC_ALL=C
+CC=${CC:-cc}
+dir=build/tests/readme/work
+rm -rf $dir
+mkdir -p $dir
+passed=0 failed=0
+
+check()                         # check WHAT COMMAND...: the command succeeds
+{
+    what=$1; shift
+    if "$@" > $dir/log.txt 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "tests/test_readme.sh: failed: $what: $*"
+        head -n 12 $dir/log.txt
+    fi
+}
+
+awk -v dir=$dir '
+    /^```c$/  { file = dir "/" NR + 1 ".block"; next }
+    /^```/    { file = "" }
+    file      { print > file }' README.md
+
+for block in $dir/*.block; do
+    line=$(basename $block .block)
+    program=$dir/line-$line
+    if grep -q 'int main(' $block; then
+        cp $block $program.c
+    else
+        {
+            grep '^#' $block
+            cat <<'END'
+#ifndef SRU_H
+#define SRU_IMPLEMENTATION
+#include "sru.h"
+#endif
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { T = 100, B = 4, I = 8, N = 16 };
+static float x[T*B*I] = { 1 }, h[T*B*N];
+
+int main(void)
+{
+    char error[SRU_ERROR_SIZE];
+    sru_model *rnn = sru_load("examples/rnn.safetensors", SRU_F32, error);
+    if (!rnn) return puts(error), 1;
+    x[0] = h[0] = 0;
+    {
+END
+            grep -v '^#' $block
+            printf '    }\n    free(rnn);\n    return 0;\n}\n'
+        } > $program.c
+    fi
+    check "README.md:$line: compiles" $CC -std=c99 -Wall -Wextra -Werror -I. $program.c -o $program
+    check "README.md:$line: runs" $program
+done
+check "README.md has a whole program" grep -q 'int main(' $dir/line-*.c
+
+for target in $(sed -n '/^```sh$/,/^```$/p; s/.*`\(make [a-z-]*\)`.*/\1/p' README.md |
+                grep -o 'make [a-z/-]*' | sort -u | sed 's/make //'); do
+    check "README.md: make $target is a target" make -n $target
+done
+for file in $(grep -o '](\([a-zA-Z._/-]*\))' README.md | tr -d ']()' | sort -u); do
+    check "README.md: $file is there" [ -e $file ]
+done
+check "README.md has all its figures" sh -c '! grep -n "@@" README.md'
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

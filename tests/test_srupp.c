@@ -1,0 +1,877 @@
+/* SRU++: the attention operator against a naive one, gradients of whole stacks against finite
+   differences in double, streaming bit for bit, and memory that grows linearly. */
+#include "test.h"
+#include "naive.h"
+
+/* ---- attention, straight from the equation --------------------------------------------------- */
+
+typedef struct naive_attention {
+    size_t         T, B, M, P, H, window;
+    int            causal;
+    const REAL    *q, *kv, *alpha;
+    const uint8_t *mask_pad, *memory_mask_pad;
+    const REAL    *attn_mask;
+    REAL          *o;
+    const REAL    *dout;
+    REAL          *dq, *dkv, *dalpha;       /* backward adds to all three */
+} naive_attention;
+
+static int naive_sees(const naive_attention *p, size_t t, size_t s, size_t b)
+{
+    const size_t place = p->M + t;
+    if ((p->causal || p->window) && s > place) return 0;
+    if (p->window && s + p->window <= place) return 0;
+    if (s < p->M) return !(p->memory_mask_pad && p->memory_mask_pad[s*p->B + b]);
+    return !(p->mask_pad && p->mask_pad[(s - p->M)*p->B + b]);
+}
+
+/* Forward, and backward where dout is given. */
+static void naive_attend(const naive_attention *p)
+{
+    const size_t S = p->M + p->T, hd = p->P/p->H;
+    const REAL scale = (REAL)(1/sqrt((double)hd)), alpha = p->alpha ? p->alpha[0] : 1;
+    REAL *w = naive_array(S), *dw = naive_array(S), *a = naive_array(hd);
+    size_t t, b, h, s, i;
+    for (t = 0; t < p->T; t++) for (b = 0; b < p->B; b++) for (h = 0; h < p->H; h++) {
+        const size_t at = (t*p->B + b)*p->P + h*hd;
+        REAL best = -1e300, sum = 0, mean = 0;
+        for (s = 0; s < S; s++) {
+            const REAL *key = p->kv + (s*p->B + b)*2*p->P + h*hd;
+            w[s] = 0;
+            for (i = 0; i < hd; i++) w[s] += p->q[at + i]*key[i]*scale;
+            if (p->attn_mask) w[s] += p->attn_mask[t*S + s];
+            if (!naive_sees(p, t, s, b) || w[s] < -1e30) w[s] = -1e300;
+            if (w[s] > best) best = w[s];
+        }
+        for (s = 0; s < S; s++) {
+            w[s] = w[s] <= -1e300 ? 0 : (REAL)exp((double)(w[s] - best));
+            sum += w[s];
+        }
+        for (i = 0; i < hd; i++) a[i] = 0;
+        for (s = 0; s < S; s++) {
+            if (sum > 0) w[s] /= sum;
+            for (i = 0; i < hd; i++)
+                a[i] += w[s]*p->kv[(s*p->B + b)*2*p->P + p->P + h*hd + i];
+        }
+        for (i = 0; i < hd; i++) p->o[at + i] = (p->alpha ? p->q[at + i] : 0) + alpha*a[i];
+        if (!p->dout) continue;
+        for (s = 0; s < S; s++) {
+            const size_t value = (s*p->B + b)*2*p->P + p->P + h*hd;
+            dw[s] = 0;
+            for (i = 0; i < hd; i++) {
+                dw[s] += alpha*p->dout[at + i]*p->kv[value + i];
+                p->dkv[value + i] += alpha*p->dout[at + i]*w[s];
+            }
+            mean += dw[s]*w[s];
+        }
+        for (i = 0; i < hd; i++) {
+            if (p->dalpha) p->dalpha[0] += p->dout[at + i]*a[i];
+            if (p->alpha) p->dq[at + i] += p->dout[at + i];
+        }
+        for (s = 0; s < S; s++) {
+            const size_t key = (s*p->B + b)*2*p->P + h*hd;
+            const REAL ds = w[s]*(dw[s] - mean)*scale;
+            for (i = 0; i < hd; i++) {
+                p->dq[at + i] += ds*p->kv[key + i];
+                p->dkv[key + i] += ds*p->q[at + i];
+            }
+        }
+    }
+    free(w);
+    free(dw);
+    free(a);
+}
+
+static REAL *widen(const float *x, size_t n)
+{
+    REAL *y = naive_array(n);
+    size_t i;
+    for (i = 0; x && i < n; i++) y[i] = (REAL)x[i];
+    return y;
+}
+
+static uint8_t *random_mask(size_t n, unsigned one_in)
+{
+    uint8_t *m = (uint8_t *)test_alloc(n);
+    size_t i;
+    for (i = 0; i < n; i++) m[i] = test_bits() % one_in == 0;
+    return m;
+}
+
+static const char *isa(void) { return sru_cpu()->name; }
+
+typedef struct attention_case {
+    size_t T, B, M, P, H, window;
+    int causal, masks, bias, plain;     /* plain: alpha is NULL */
+} attention_case;
+
+static const attention_case attention_cases[] = {
+    { 1, 1, 0, 1, 1, 0, 0, 0, 0, 0 },   { 5, 2, 0, 6, 2, 0, 0, 0, 0, 0 },
+    { 5, 2, 3, 6, 3, 0, 1, 0, 0, 0 },   { 70, 1, 0, 16, 1, 0, 1, 0, 0, 0 },
+    { 64, 1, 64, 16, 1, 64, 0, 0, 0, 0 }, { 65, 2, 7, 20, 4, 7, 0, 1, 0, 0 },
+    { 130, 1, 70, 33, 1, 1, 0, 1, 1, 0 }, { 40, 3, 0, 24, 3, 0, 0, 1, 1, 1 },
+    { 1, 3, 200, 40, 2, 100, 0, 1, 0, 0 }, { 200, 1, 0, 48, 1, 90, 1, 0, 1, 0 }
+};
+
+static REAL attention_loss(void *arg)
+{
+    const naive_attention *p = (const naive_attention *)arg;
+    naive_attention only = *p;
+    size_t i, n = p->T*p->B*p->P;
+    REAL loss = 0;
+    only.dout = NULL;
+    naive_attend(&only);
+    for (i = 0; i < n; i++) loss += p->o[i]*p->dout[i];
+    return loss;
+}
+
+/* The naive backward by finite differences, then the library by the naive one. */
+static void run_attention_case(const attention_case *k, int check_naive)
+{
+    const size_t n = k->T*k->B*k->P, S = k->M + k->T, m = S*k->B*2*k->P;
+    float *q = test_floats(n), *kv = test_floats(m), *dout = test_floats(n), alpha = 0.7f;
+    float *bias = test_floats(k->T*S), *o = test_floats(n), *a = test_floats(n);
+    float *lse = test_floats(k->B*k->H*k->T), *dq = test_floats(n), *dkv = test_floats(m);
+    float dalpha = 0.25f, *first = test_floats(n + m);
+    uint8_t *pad = random_mask(k->T*k->B, 4), *memory_pad = random_mask(k->M*k->B, 3);
+    REAL wide_alpha = 0.7f, wide_dalpha = 0.25f;
+    naive_attention p;
+    sru_attention s;
+    sru_context c;
+    char error[SRU_ERROR_SIZE] = "";
+    size_t i;
+    int threads;
+    test_fill(q, n, 2);
+    test_fill(kv, m, 1);
+    test_fill(dout, n, 1);
+    test_fill(bias, k->T*S, 1);
+    for (i = 0; i < k->T*S; i++)
+        if (test_bits() % 5 == 0) bias[i] = -INFINITY;
+    for (i = 0; i < S && k->bias; i++) bias[i] = -INFINITY;     /* the first query sees nothing */
+
+    memset(&p, 0, sizeof p);
+    p.T = k->T;
+    p.B = k->B;
+    p.M = k->M;
+    p.P = k->P;
+    p.H = k->H;
+    p.window = k->window;
+    p.causal = k->causal;
+    p.q = widen(q, n);
+    p.kv = widen(kv, m);
+    p.alpha = k->plain ? NULL : &wide_alpha;
+    p.mask_pad = k->masks ? pad : NULL;
+    p.memory_mask_pad = k->masks ? memory_pad : NULL;
+    p.attn_mask = k->bias ? widen(bias, k->T*S) : NULL;
+    p.o = naive_array(n);
+    p.dout = widen(dout, n);
+    p.dq = naive_array(n);
+    p.dkv = naive_array(m);
+    p.dalpha = k->plain ? NULL : &wide_dalpha;
+    naive_attend(&p);
+    if (check_naive) {
+        naive_variable v[3];
+        REAL just_alpha = wide_dalpha - (REAL)0.25f;
+        v[0].name = "q";
+        v[0].value = (REAL *)(uintptr_t)p.q;
+        v[0].gradient = p.dq;
+        v[0].n = n;
+        v[1].name = "kv";
+        v[1].value = (REAL *)(uintptr_t)p.kv;
+        v[1].gradient = p.dkv;
+        v[1].n = m;
+        v[2].name = "alpha";
+        v[2].value = &wide_alpha;
+        v[2].gradient = &just_alpha;
+        v[2].n = k->plain ? 0 : 1;
+        naive_check_gradient("attention", attention_loss, &p, v, 3);
+        attention_loss(&p);             /* o again of the values as they are */
+    }
+
+    memset(&c, 0, sizeof c);
+    memset(&s, 0, sizeof s);
+    c.op = sru_cpu();
+    c.error = error;
+    s.T = k->T;
+    s.B = k->B;
+    s.M = k->M;
+    s.P = k->P;
+    s.H = (int)k->H;
+    s.window = k->window;
+    s.causal = k->causal;
+    s.q = q;
+    s.kv = kv;
+    s.alpha = k->plain ? NULL : &alpha;
+    s.mask_pad = p.mask_pad;
+    s.memory_mask_pad = p.memory_mask_pad;
+    s.attn_mask = k->bias ? bias : NULL;
+    s.o = o;
+    s.a = a;
+    s.lse = lse;
+    s.dout = dout;
+    s.dq = dq;
+    s.dkv = dkv;
+    for (threads = 1; threads <= 3; threads++) {
+        double eo, eq, ekv;
+        c.threads = threads;
+        dalpha = 0.25f;
+        s.dalpha = k->plain ? NULL : &dalpha;
+        CHECK(c.op->attention_forward(&c, &s) == SRU_OK, "%s", error);
+        CHECK(c.op->attention_backward(&c, &s) == SRU_OK, "%s", error);
+        if (threads == 1) {
+            memcpy(first, o, n*4);
+            memcpy(first + n, dkv, m*4);
+        }
+        CHECK(!memcmp(first, o, n*4) && !memcmp(first + n, dkv, m*4),
+              "%d threads give other bits", threads);
+        eo = test_error_double(o, p.o, n);
+        eq = test_error_double(dq, p.dq, n);
+        ekv = test_error_double(dkv, p.dkv, m);
+        CHECK(eo < 1e-6 && eq < 2e-6 && ekv < 2e-6,
+              "%s T %d M %d P %d H %d window %d: errors %g, %g, %g", c.op->name, (int)k->T,
+              (int)k->M, (int)k->P, (int)k->H, (int)k->window, eo, eq, ekv);
+        CHECK(k->plain || fabs((double)dalpha - (double)wide_dalpha) < 2e-6*(double)n,
+              "dalpha is %g, should be %g", (double)dalpha, (double)wide_dalpha);
+    }
+    if (k->bias && !k->plain)
+        CHECK(o[0] == q[0], "a query that sees nothing gives %g, not %g", (double)o[0],
+              (double)q[0]);
+    free(q); free(kv); free(dout); free(bias); free(o); free(a); free(lse); free(dq); free(dkv);
+    free(first); free(pad); free(memory_pad);
+    free((REAL *)(uintptr_t)p.q); free((REAL *)(uintptr_t)p.kv); free((REAL *)(uintptr_t)p.dout);
+    free((REAL *)(uintptr_t)p.attn_mask); free(p.o); free(p.dq); free(p.dkv);
+}
+
+static void test_attention(void)
+{
+    static int checked;
+    size_t i;
+    for (i = 0; i < sizeof attention_cases/sizeof *attention_cases; i++)
+        run_attention_case(attention_cases + i, !checked && attention_cases[i].T < 50);
+    checked = 1;
+}
+
+/* ---- whole stacks ---------------------------------------------------------------------------- */
+
+typedef struct stack {
+    sru_model      model;
+    size_t         T, B, M;
+    const REAL    *weights, *x, *state, *attn_mask;     /* state (B,S) */
+    const REAL    *memory[SRU_MAX_LAYERS];
+    const uint8_t *mask_pad, *memory_mask_pad;
+    const REAL    *dh, *dstate;
+} stack;
+
+static const REAL *stack_weight(const stack *p, int layer, const char *end)
+{
+    char name[64];
+    ptrdiff_t at;
+    sprintf(name, layer < 0 ? "%s" : "transform_module.%s", end);
+    at = naive_find(&p->model, layer, name);
+    return at < 0 ? NULL : p->weights + at;
+}
+
+/* sum(h*dh) + sum(c*dstate) of an SRU++ stack, in double. */
+static REAL stack_loss(void *arg)
+{
+    const stack *p = (const stack *)arg;
+    const sru_config *f = &p->model.config;
+    const size_t N = naive_width(f), T = p->T, B = p->B, rows = T*B, M = p->M;
+    const size_t S = (size_t)naive_layers(f)*N;
+    const size_t H = f->num_heads ? (size_t)f->num_heads : 1, P = (size_t)f->projection_size;
+    REAL loss = 0, *x;
+    size_t i, b, width = naive_layer_input(f, 0);
+    int l;
+    x = naive_array(rows*(N > width ? N : width));
+    if (naive_input_first(f))
+        naive_linear_forward(x, p->x, stack_weight(p, -1, "input_to_hidden.weight"), NULL, rows, N,
+                             (size_t)f->input_size);
+    else
+        memcpy(x, p->x, rows*width*sizeof(REAL));
+    for (l = 0; l < naive_layers(f); l++) {
+        const size_t I = naive_layer_input(f, l), K = (size_t)naive_matrices(f, l);
+        const REAL *gain = p->weights + naive_find(&p->model, l, "layer_norm.weight");
+        const REAL *shift = p->weights + naive_find(&p->model, l, "layer_norm.bias");
+        REAL *a = naive_array(rows*I), *z = naive_array((M*B + rows)*P), *o = naive_array(rows*P);
+        REAL *kv = naive_array((M*B + rows)*2*P), *u = naive_array(rows*K*N);
+        REAL *h = naive_array(rows*N), *c = naive_array(rows*N);
+        REAL *c0 = naive_array(B*N), *cT = naive_array(B*N);
+        const int attention = stack_weight(p, l, "alpha") != NULL;
+        const REAL *w = stack_weight(p, l, attention ? "linear3.weight" : "linear2.weight");
+        naive_scan scan;
+        if (f->layer_norm && !f->normalize_after)
+            naive_layernorm_forward(a, NULL, x, gain, shift, rows, I);
+        else
+            memcpy(a, x, rows*I*sizeof(REAL));
+        if (M && p->memory[l])
+            naive_linear_forward(z, p->memory[l], stack_weight(p, l, "linear1.weight"), NULL, M*B,
+                                 P, I);
+        naive_linear_forward(z + M*B*P, a, stack_weight(p, l, "linear1.weight"), NULL, rows, P, I);
+        if (attention) {
+            naive_attention s;
+            naive_linear_forward(kv, z, stack_weight(p, l, "linear2.weight"), NULL, M*B + rows,
+                                 2*P, P);
+            memset(&s, 0, sizeof s);
+            s.T = T;
+            s.B = B;
+            s.M = M;
+            s.P = P;
+            s.H = H;
+            s.window = (size_t)f->window;
+            s.causal = f->causal;
+            s.q = z + M*B*P;
+            s.kv = kv;
+            s.alpha = stack_weight(p, l, "alpha");
+            s.mask_pad = p->mask_pad;
+            s.memory_mask_pad = p->memory_mask_pad;
+            s.attn_mask = p->attn_mask;
+            s.o = o;
+            naive_attend(&s);
+        } else {
+            memcpy(o, z + M*B*P, rows*P*sizeof(REAL));
+        }
+        if (!f->no_attn_layer_norm)
+            naive_layernorm_forward(o, NULL, o, stack_weight(p, l, "layer_norm.weight"),
+                                    stack_weight(p, l, "layer_norm.bias"), rows, P);
+        for (b = 0; b < B; b++)
+            memcpy(c0 + b*N, p->state + b*S + (size_t)l*N, N*sizeof(REAL));
+        memset(&scan, 0, sizeof scan);
+        scan.T = T;
+        scan.B = B;
+        scan.N = N;
+        scan.I = P;
+        scan.K = (int)K;
+        scan.bidirectional = f->bidirectional;
+        scan.scale_x = naive_scale_x(f);
+        scan.a = o;
+        scan.w = w;
+        scan.u = u;
+        scan.x = x;
+        scan.v = p->weights + naive_find(&p->model, l, "weight_c");
+        scan.bias = p->weights + naive_find(&p->model, l, "bias");
+        scan.mask_pad = p->mask_pad;
+        scan.c0 = c0;
+        scan.cT = cT;
+        scan.h = h;
+        scan.c = c;
+        naive_scan_forward(&scan);
+        for (b = 0; b < B; b++)
+            for (i = 0; i < N; i++) loss += cT[b*N + i]*p->dstate[b*S + (size_t)l*N + i];
+        free(x);
+        x = h;
+        if (f->layer_norm && f->normalize_after)
+            naive_layernorm_forward(x, NULL, x, gain, shift, rows, N);
+        free(a); free(z); free(o); free(kv); free(u); free(c); free(c0); free(cT);
+    }
+    for (i = 0; i < rows*N; i++) loss += x[i]*p->dh[i];
+    free(x);
+    return loss;
+}
+
+static sru_config stack_config(int variant)
+{
+    sru_config f;
+    memset(&f, 0, sizeof f);
+    f.arch = SRU_ARCH_SRUPP;
+    f.input_size = 11;
+    f.hidden_size = 11;
+    f.projection_size = 6;
+    f.highway_bias = -1;
+    switch (variant) {
+    case 0: break;
+    case 1: f.num_heads = 3; f.causal = 1; break;
+    case 2: f.bidirectional = 1; f.num_heads = 2; break;
+    case 3: f.input_size = 7; f.layer_norm = 1; f.rescale = 1; f.window = 4; break;
+    case 4: f.layer_norm = f.normalize_after = 1; f.no_attn_layer_norm = 1; break;
+    case 5: f.num_layers = 4; f.attention_every_n_layers = 2; f.causal = 1; break;
+    case 6: f.num_layers = 3; f.attention_last_n_layers = 1; f.input_size = 5; break;
+    case 7: f.input_size = 5; f.proj_input_to_hidden_first = 1; f.no_attn_layer_norm = 1; break;
+    default: f.bidirectional = 1; f.layer_norm = 1; f.num_layers = 3; f.num_heads = 6; break;
+    }
+    return f;
+}
+enum { VARIANTS = 9 };
+
+/* The library's gradient along random directions against the slope of the naive loss, by central
+   differences in double. The gradient is of float32: 3e-5 of its length is about 250 roundings. */
+static void check_slope(const char *what, stack *p, REAL *value, const float *gradient, size_t n,
+                        int variant)
+{
+    REAL *old = naive_array(n), *d = naive_array(n), up, down, length = 0, along = 0, dot = 0;
+    const REAL e = (REAL)1e-5;
+    size_t i;
+    memcpy(old, value, n*sizeof(REAL));
+    for (i = 0; i < n; i++) {
+        d[i] = (REAL)test_random();
+        along += d[i]*d[i];
+        length += (REAL)gradient[i]*(REAL)gradient[i];
+    }
+    length = (REAL)sqrt((double)length);
+    along = (REAL)sqrt((double)along);
+    for (i = 0; i < n; i++) {
+        d[i] /= along;
+        dot += d[i]*(REAL)gradient[i];
+        value[i] = old[i] + e*d[i];
+    }
+    up = stack_loss(p);
+    for (i = 0; i < n; i++) value[i] = old[i] - e*d[i];
+    down = stack_loss(p);
+    memcpy(value, old, n*sizeof(REAL));
+    CHECK(fabs((double)((up - down)/(2*e) - dot)) < 3e-5*(1 + (double)length),
+          "variant %d, %s: the slope is %.9g, the gradient says %.9g", variant, what,
+          (double)((up - down)/(2*e)), (double)dot);
+    free(old);
+    free(d);
+}
+
+static void run_stack(int variant, size_t M, int masks)
+{
+    stack p;
+    sru_sizes n;
+    sru_context c;
+    sru_io io;
+    sru_tensor t;
+    char error[SRU_ERROR_SIZE] = "";
+    const size_t T = 9, B = 2;
+    float *w, *g, *x, *dx, *h, *dh, *state, *dstate, *bias, *memory[SRU_MAX_LAYERS];
+    float *dmemory[SRU_MAX_LAYERS];
+    uint8_t *pad = random_mask(T*B, 5), *memory_pad = random_mask(M*B, 4);
+    size_t i, b, I, N, S;
+    int l, L;
+    memset(&p, 0, sizeof p);
+    memset(&c, 0, sizeof c);
+    memset(&io, 0, sizeof io);
+    p.model.config = stack_config(variant);
+    L = naive_layers(&p.model.config);
+    I = (size_t)p.model.config.input_size;
+    N = naive_width(&p.model.config);
+    c.error = error;
+    c.threads = 1;
+    if (!CHECK(sru_size(&n, &c, &p.model, T + M, B) == SRU_OK, "%s", error)) return;
+    S = (size_t)L*N;
+    w = (float *)test_alloc(n.weights);
+    g = (float *)test_alloc(n.weights);
+    CHECK(sru_init(w, &p.model.config, 5) == SRU_OK, "sru_init failed");
+    p.model.weights = w;
+    for (i = 0; sru_get_tensor(&t, &p.model, (int)i); i++)
+        if (strstr(t.name, "alpha")) t.data[0] = 0.6f;
+        else if (strstr(t.name, "norm")) for (b = 0; b < t.shape[0]; b++)
+            t.data[b] += 0.3f*(float)test_random();
+    x = test_floats(T*B*I);
+    dx = test_floats(T*B*I);
+    h = test_floats(T*B*N);
+    dh = test_floats(T*B*N);
+    state = test_floats(B*n.state);
+    dstate = test_floats(B*n.state);
+    bias = test_floats(T*(M + T));
+    test_fill(x, T*B*I, 2);
+    test_fill(dh, T*B*N, 1);
+    test_fill(bias, T*(M + T), 1);
+    for (i = 0; i < T*(M + T); i++)
+        if (test_bits() % 4 == 0) bias[i] = -INFINITY;
+    for (b = 0; b < B; b++) {
+        test_fill(state + b*n.state, S, 1);
+        test_fill(dstate + b*n.state, S, 1);
+    }
+    p.T = T;
+    p.B = B;
+    p.M = M;
+    p.weights = widen(w, n.weights/4);
+    p.x = widen(x, T*B*I);
+    p.dh = widen(dh, T*B*N);
+    {
+        REAL *s0 = naive_array(B*S), *ds = naive_array(B*S);
+        for (b = 0; b < B; b++) for (i = 0; i < S; i++) {
+            s0[b*S + i] = (REAL)state[b*n.state + i];
+            ds[b*S + i] = (REAL)dstate[b*n.state + i];
+        }
+        p.state = s0;
+        p.dstate = ds;
+    }
+    p.attn_mask = masks ? widen(bias, T*(M + T)) : NULL;
+    p.mask_pad = masks ? pad : NULL;
+    p.memory_mask_pad = masks ? memory_pad : NULL;
+    for (l = 0; l < L; l++) {
+        const size_t m = M*B*naive_layer_input(&p.model.config, l);
+        memory[l] = test_floats(m);
+        dmemory[l] = test_floats(m);
+        test_fill(memory[l], m, 2);
+        p.memory[l] = widen(memory[l], m);
+    }
+
+    io.T = T;
+    io.B = B;
+    io.x = x;
+    io.h = h;
+    io.state = state;
+    io.mask_pad = p.mask_pad;
+    io.attn_mask = masks ? bias : NULL;
+    if (M) {
+        io.memory = (const float *const *)memory;
+        io.dmemory = dmemory;
+        io.memory_length = M;
+        io.memory_mask_pad = p.memory_mask_pad;
+    }
+    io.tape = test_alloc(n.tape);
+    c.work = test_alloc(n.train_work);
+    c.work_size = n.train_work;
+    io.dh = dh;
+    io.dx = dx;
+    io.dstate = dstate;
+    io.grads = g;
+    CHECK(sru_forward(&c, &p.model, &io) == SRU_OK, "%s", error);
+    {
+        /* the loss itself first */
+        REAL loss = 0, should = stack_loss(&p);
+        for (i = 0; i < T*B*N; i++) loss += (REAL)h[i]*p.dh[i];
+        for (b = 0; b < B; b++)
+            for (i = 0; i < S; i++) loss += (REAL)state[b*n.state + i]*p.dstate[b*S + i];
+        CHECK(fabs((double)(loss - should)) < 1e-4, "variant %d: the loss is %.9g, not %.9g",
+              variant, (double)loss, (double)should);
+    }
+    CHECK(sru_backward(&c, &p.model, &io) == SRU_OK, "%s", error);
+    check_slope("x", &p, (REAL *)(uintptr_t)p.x, dx, T*B*I, variant);
+    for (b = 0; b < B; b++)
+        check_slope("state", &p, (REAL *)(uintptr_t)(p.state + b*S), dstate + b*n.state, S,
+                    variant);
+    for (l = 0; l < L && M; l++)
+        check_slope("memory", &p, (REAL *)(uintptr_t)p.memory[l], dmemory[l],
+                    M*B*naive_layer_input(&p.model.config, l), variant);
+    for (i = 0; sru_get_tensor(&t, &p.model, (int)i); i++) {
+        const size_t at = (size_t)(t.data - w), count = t.shape[0]*(t.shape[1] ? t.shape[1] : 1);
+        check_slope(t.name, &p, (REAL *)(uintptr_t)(p.weights + at), g + at, count, variant);
+    }
+    for (l = 0; l < L; l++) {
+        free(memory[l]);
+        free(dmemory[l]);
+        free((REAL *)(uintptr_t)p.memory[l]);
+    }
+    free(w); free(g); free(x); free(dx); free(h); free(dh); free(state); free(dstate); free(bias);
+    free(pad); free(memory_pad); free(io.tape); free(c.work);
+    free((REAL *)(uintptr_t)p.weights); free((REAL *)(uintptr_t)p.x);
+    free((REAL *)(uintptr_t)p.dh); free((REAL *)(uintptr_t)p.state);
+    free((REAL *)(uintptr_t)p.dstate); free((REAL *)(uintptr_t)p.attn_mask);
+}
+
+static void test_stacks(void)
+{
+    int variant;
+    for (variant = 0; variant < VARIANTS; variant++) {
+        run_stack(variant, 0, 0);
+        run_stack(variant, 5, 0);
+        run_stack(variant, 3, 1);
+    }
+}
+
+/* ---- streaming ------------------------------------------------------------------------------- */
+
+/* A model in the form `type`, and its sizes; free(weights) when done. */
+static void *make_model(sru_model *m, const sru_config *f, sru_type type, size_t T, size_t B,
+                        sru_sizes *n)
+{
+    sru_model plain;
+    void *weights, *packed;
+    sru_tensor t;
+    int i;
+    memset(&plain, 0, sizeof plain);
+    plain.config = *f;
+    CHECK(sru_size(n, NULL, &plain, T, B) == SRU_OK, "sru_size failed");
+    weights = test_alloc(n->weights);
+    CHECK(sru_init((float *)weights, f, 3) == SRU_OK, "sru_init failed");
+    plain.weights = weights;
+    for (i = 0; sru_get_tensor(&t, &plain, i); i++)
+        if (strstr(t.name, "alpha")) t.data[0] = 0.8f;
+    *m = plain;
+    if (type == SRU_PLAIN) return weights;
+    m->type = type;
+    CHECK(sru_size(n, NULL, m, T, B) == SRU_OK, "sru_size failed");
+    packed = test_alloc(n->weights);
+    CHECK(sru_pack(NULL, m, packed, &plain) == SRU_OK, "sru_pack failed");
+    free(weights);
+    return packed;
+}
+
+/* Steps of `chunk`, all sequences together; sequence 1 starts anew at step `reset`. */
+static void stream(const sru_model *m, const float *x, float *h, size_t T, size_t B, size_t S,
+                   size_t chunk, size_t reset, const uint8_t *pad, int threads)
+{
+    const size_t I = (size_t)m->config.input_size, N = naive_width(&m->config);
+    float *state = test_floats(B*S);
+    sru_context c;
+    size_t t, n;
+    memset(&c, 0, sizeof c);
+    c.threads = threads;
+    for (t = 0; t < T; t += n) {
+        sru_io io;
+        n = T - t < chunk ? T - t : chunk;
+        if (t < reset && t + n > reset) n = reset - t;
+        if (t == reset && B > 1) memset(state + S, 0, S*4);
+        memset(&io, 0, sizeof io);
+        io.T = n;
+        io.B = B;
+        io.x = x + t*B*I;
+        io.h = h + t*B*N;
+        io.state = state;
+        io.mask_pad = pad ? pad + t*B : NULL;
+        CHECK(sru_forward(&c, m, &io) == SRU_OK, "sru_forward failed");
+    }
+    free(state);
+}
+
+static void test_streaming(void)
+{
+    static const int windows[] = { 1, 7, 64, 65, 150 };
+    static const size_t chunks[] = { 1, 5, 64, 100, 1000 };
+    static const sru_type types[] = { SRU_F32, SRU_PLAIN, SRU_BF16, SRU_Q8 };
+    const size_t T = 201, B = 3, I = 13, N = 17;
+    float *x = test_floats(T*B*I), *whole = test_floats(T*B*N), *h = test_floats(T*B*N);
+    float *x1 = test_floats(T*I), *h1 = test_floats(T*N);
+    uint8_t *pad = random_mask(T*B, 6);
+    size_t i, j, k, t, reset;
+    test_fill(x, T*B*I, 2);
+    for (i = 0; i < sizeof windows/sizeof *windows; i++) {
+        for (k = 0; k < sizeof types/sizeof *types; k++) {
+            sru_config f;
+            sru_model m;
+            sru_sizes n;
+            void *weights;
+            int masked;
+            memset(&f, 0, sizeof f);
+            f.arch = SRU_ARCH_SRUPP;
+            f.input_size = (int)I;
+            f.hidden_size = (int)N;
+            f.projection_size = 10;
+            f.num_heads = i % 2 ? 2 : 1;
+            f.layer_norm = (int)(i % 2);
+            f.window = windows[i];
+            if (k > 1 && i % 2) continue;
+            weights = make_model(&m, &f, types[k], T, B, &n);
+            for (masked = 0; masked < 2; masked++) {
+                const uint8_t *p = masked ? pad : NULL;
+                reset = masked ? 77 : T;
+                stream(&m, x, whole, T, B, n.state, T, reset, p, 1);
+                for (j = 0; j < sizeof chunks/sizeof *chunks; j++) {
+                    if (k > 1 && chunks[j] != 1) continue;
+                    stream(&m, x, h, T, B, n.state, chunks[j], reset, p, (int)(1 + j % 3));
+                    CHECK(!memcmp(h, whole, T*B*N*4), "window %d, type %d, chunks of %d, %s: other "
+                          "bits than the whole", windows[i], (int)types[k], (int)chunks[j],
+                          masked ? "padded and reset" : "plain");
+                }
+                /* a sequence alone, without its padding */
+                for (t = j = 0; t < T; t++) {
+                    if (p && p[t*B + 2]) continue;
+                    memcpy(x1 + j*I, x + (t*B + 2)*I, I*4);
+                    j++;
+                }
+                stream(&m, x1, h1, j, 1, n.state, j, j, NULL, 1);
+                for (t = j = 0; t < T; t++) {
+                    if (p && p[t*B + 2]) continue;
+                    if (memcmp(h1 + j*N, whole + (t*B + 2)*N, N*4)) break;
+                    j++;
+                }
+                CHECK(t == T, "window %d: step %d of a sequence alone has other bits", windows[i],
+                      (int)t);
+            }
+            free(weights);
+        }
+    }
+    free(x); free(whole); free(h); free(x1); free(h1); free(pad);
+}
+
+/* Without padding, the ring gives what training computes with masks. */
+static void test_ring_and_tape(void)
+{
+    const size_t T = 150, B = 2, N = 17;
+    float *x = test_floats(T*B*N), *h = test_floats(T*B*N), *tape_h = test_floats(T*B*N);
+    sru_config f;
+    sru_model m;
+    sru_sizes n;
+    sru_io io;
+    void *weights;
+    double error;
+    test_fill(x, T*B*N, 2);
+    memset(&f, 0, sizeof f);
+    f.arch = SRU_ARCH_SRUPP;
+    f.input_size = f.hidden_size = (int)N;
+    f.projection_size = 8;
+    f.window = 70;
+    weights = make_model(&m, &f, SRU_PLAIN, T, B, &n);
+    memset(&io, 0, sizeof io);
+    io.T = T;
+    io.B = B;
+    io.x = x;
+    io.h = h;
+    CHECK(sru_forward(NULL, &m, &io) == SRU_OK, "sru_forward failed");
+    io.h = tape_h;
+    io.tape = test_alloc(n.tape);
+    CHECK(sru_forward(NULL, &m, &io) == SRU_OK, "sru_forward failed");
+    error = test_error(h, tape_h, T*B*N);
+    CHECK(error == 0, "the ring differs from the tape by %g", error);
+    free(io.tape); free(weights); free(x); free(h); free(tape_h);
+}
+
+/* Dropout of all kinds: repeatable, different for another step, and its gradient that of the same
+   masks, along a random direction. */
+static void test_dropout(void)
+{
+    const size_t T = 20, B = 3, N = 16;
+    float *x = test_floats(T*B*N), *h = test_floats(T*B*N), *h2 = test_floats(T*B*N);
+    float *dx = test_floats(T*B*N), *dh = test_floats(T*B*N), *d = test_floats(T*B*N);
+    float *x2 = test_floats(T*B*N);
+    double up = 0, down = 0, dot = 0, length = 0;
+    const double e = 4e-3;
+    sru_config f;
+    sru_model m;
+    sru_sizes n;
+    sru_context c;
+    sru_io io;
+    void *weights;
+    size_t i;
+    test_fill(x, T*B*N, 1);
+    test_fill(dh, T*B*N, 1);
+    test_fill(d, T*B*N, 1);
+    memset(&f, 0, sizeof f);
+    f.arch = SRU_ARCH_SRUPP;
+    f.input_size = f.hidden_size = (int)N;
+    f.projection_size = 8;
+    f.causal = 1;
+    f.dropout = 0.3f;
+    f.attn_dropout = 0.4f;
+    weights = make_model(&m, &f, SRU_PLAIN, T, B, &n);
+    memset(&io, 0, sizeof io);
+    memset(&c, 0, sizeof c);
+    io.T = T;
+    io.B = B;
+    io.x = x;
+    io.h = h;
+    io.dh = dh;
+    io.dx = dx;
+    io.grads = (float *)test_alloc(n.weights);
+    io.tape = test_alloc(n.tape);
+    c.threads = 1;
+    CHECK(sru_forward(&c, &m, &io) == SRU_OK, "sru_forward failed");
+    CHECK(sru_backward(&c, &m, &io) == SRU_OK, "sru_backward failed");
+    c.threads = 3;
+    io.h = h2;
+    CHECK(sru_forward(&c, &m, &io) == SRU_OK, "sru_forward failed");
+    CHECK(!memcmp(h, h2, T*B*N*4), "3 threads drop out something else");
+    /* In float32, so e must be large: rounding leaves 1e-6/e, the third derivative e*e. */
+    for (i = 0; i < T*B*N; i++) {
+        dot += (double)dx[i]*(double)d[i];
+        length += (double)dx[i]*(double)dx[i];
+        x2[i] = x[i] + (float)e*d[i];
+    }
+    io.x = x2;
+    CHECK(sru_forward(&c, &m, &io) == SRU_OK, "sru_forward failed");
+    for (i = 0; i < T*B*N; i++) up += (double)h2[i]*(double)dh[i];
+    for (i = 0; i < T*B*N; i++) x2[i] = x[i] - (float)e*d[i];
+    CHECK(sru_forward(&c, &m, &io) == SRU_OK, "sru_forward failed");
+    for (i = 0; i < T*B*N; i++) down += (double)h2[i]*(double)dh[i];
+    CHECK(fabs((up - down)/(2*e) - dot) < 0.01*(1 + sqrt(length)),
+          "the slope is %g, the gradient says %g", (up - down)/(2*e), dot);
+    c.step = 1;
+    io.x = x;
+    CHECK(sru_forward(&c, &m, &io) == SRU_OK, "sru_forward failed");
+    CHECK(memcmp(h, h2, T*B*N*4), "another step drops out the same");
+    free(io.grads); free(io.tape); free(weights);
+    free(x); free(h); free(h2); free(dx); free(dh); free(d); free(x2);
+}
+
+/* Scratch memory at B = 1, P = 256: linear in T, and with a window not growing at all. */
+static void test_memory(void)
+{
+    size_t work[2][3], i;
+    int w;
+    for (w = 0; w < 2; w++) {
+        for (i = 0; i < 3; i++) {
+            sru_model m;
+            sru_sizes n;
+            memset(&m, 0, sizeof m);
+            m.type = SRU_F32;
+            m.config.arch = SRU_ARCH_SRUPP;
+            m.config.input_size = m.config.hidden_size = 1024;
+            m.config.projection_size = 256;
+            m.config.causal = 1;
+            m.config.window = w ? 256 : 0;
+            CHECK(sru_size(&n, NULL, &m, (size_t)1024 << 2*i, 1) == SRU_OK, "sru_size failed");
+            work[w][i] = n.work;
+            printf("T %5d, %s: %8.2f MB of scratch memory, %.2f MB of state\n", 1024 << 2*i,
+                   w ? "window 256" : "no window ", (double)n.work/1e6, (double)n.state*4e-6);
+        }
+    }
+    CHECK((double)work[0][1] < 4.1*(double)work[0][0]
+          && (double)work[0][2] < 4.1*(double)work[0][1],
+          "scratch memory grows from %.0f to %.0f to %.0f", (double)work[0][0], (double)work[0][1],
+          (double)work[0][2]);
+    CHECK(work[1][0] == work[1][2], "with a window it grows from %.0f to %.0f",
+          (double)work[1][0], (double)work[1][2]);
+}
+
+static void test_errors(void)
+{
+    char error[SRU_ERROR_SIZE] = "";
+    sru_context c;
+    sru_model m;
+    sru_sizes n;
+    memset(&c, 0, sizeof c);
+    memset(&m, 0, sizeof m);
+    c.error = error;
+    m.config.arch = SRU_ARCH_SRUPP;
+    m.config.input_size = m.config.hidden_size = 8;
+    CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_EINVAL && strstr(error, "projection_size"), "%s",
+          error);
+    m.config.projection_size = 6;
+    m.config.num_heads = 4;
+    CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_EINVAL && strstr(error, "num_heads"), "%s", error);
+    m.config.num_heads = -1;
+    CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_EINVAL && strstr(error, "num_heads"), "%s", error);
+    m.config.num_heads = 2;
+    m.config.attn_dropout = 1;
+    CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_EINVAL && strstr(error, "attn_dropout"), "%s", error);
+    m.config.attn_dropout = 0;
+    CHECK(sru_size(&n, &c, &m, 0, 0) == SRU_OK, "%s", error);
+    {
+        sru_attention s;
+        float q[8] = {0}, kv[16] = {0}, o[8], ring[16] = {0};
+        memset(&s, 0, sizeof s);
+        s.T = s.B = 1;
+        s.P = 8;
+        s.H = 3;
+        s.q = q;
+        s.kv = kv;
+        s.o = o;
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "multiple"), "%s",
+              error);
+        s.H = 1;
+        s.window = 4;
+        s.ring = ring;
+        s.ld_ring = 16;
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "ld_ring"), "%s",
+              error);
+        s.ring = NULL;
+        s.q = NULL;
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "NULL"), "%s",
+              error);
+        CHECK(sru_cpu()->attention_forward(&c, NULL) == SRU_EINVAL && strstr(error, "NULL"), "%s",
+              error);
+    }
+}
+
+static void run_all(void)
+{
+    test_attention();
+    test_stacks();
+    test_streaming();
+    test_ring_and_tape();
+    test_dropout();
+}
+
+int main(int argc, char **argv)
+{
+    test_begin(argc, argv, "Tests SRU++: attention against a naive one, gradients of whole stacks "
+                           "against finite differences, streaming bit for bit, memory.");
+    test_memory();
+    test_errors();
+    test_each_isa(isa, run_all);
+    return test_end();
+}
