@@ -3,8 +3,12 @@
        build/charlm train FILE --seconds 60
        build/charlm sample build/charlm.safetensors --prime "The "
 
-   Each byte is looked up in an embedding (V,E) and goes through a stack of SRU layers; a linear
-   layer makes of their D outputs the probabilities of the V bytes that may come next. */
+   Each byte is looked up in an embedding (V,E) and goes through a stack of SRU or SRU++ layers; a
+   linear layer makes of their D outputs the probabilities of the V bytes that may come next.
+
+   SRU++ attends to the last `window` bytes. In training these are of the batch and of the one
+   before it; in evaluation and sampling they stream through the rings in the state, and may be more:
+   see FARTHER. */
 #define _POSIX_C_SOURCE 200809L     /* clock_gettime, isatty, popen */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
@@ -24,6 +28,7 @@ enum {
     BETWEEN = 4*VALIDATED   /* so many to train on, which take 12 times as long: 8 % of the time */
 };
 static const double VALIDATE = 0.05;        /* and at most once in this share of the training */
+static const int FARTHER = 4;               /* the window of evaluation is so many of training's */
 static const float WARM_UP = 0.05f;         /* share of the training in which the rate rises */
 static const float CLIP = 1;                /* the gradient's greatest length */
 static const float BETA1 = 0.9f, BETA2 = 0.99f, EPSILON = 1e-8f, DECAY = 0.1f;      /* of AdamW */
@@ -31,7 +36,8 @@ static const float BETA1 = 0.9f, BETA2 = 0.99f, EPSILON = 1e-8f, DECAY = 0.1f;  
 typedef struct options {
     const char *command, *file, *text;      /* train FILE, eval FILE TEXT, sample FILE */
     const char *model, *arch, *prime;
-    double      seconds, steps, hidden, layers, batch, length, lr, seed, threads, temperature;
+    double      seconds, steps, hidden, layers, projection, window, batch, length, lr, seed,
+                threads, temperature;
 } options;
 
 static char error[SRU_ERROR_SIZE];
@@ -156,7 +162,8 @@ static void save(const network *net, const char *path)
     check(sru_save(path, &net->rnn, "rnn.", own, 3, error));
 }
 
-static network load(const sru_context *ctx, const char *path)
+/* The window is the file's unless another one is given. */
+static network load(const sru_context *ctx, const char *path, int window)
 {
     network net;
     sru_model rnn = {0};
@@ -167,6 +174,11 @@ static network load(const sru_context *ctx, const char *path)
     if (!file) fail("%s", error);
     if (sru_load_bytes(&rnn, NULL, file, size, "rnn.", error)) fail("%s: %s", path, error);
     if (rnn.config.bidirectional) fail("%s: a network that reads backwards cannot foretell", path);
+    if (rnn.config.arch == SRU_ARCH_SRUPP) {
+        rnn.config.causal = 1;
+        if (window) rnn.config.window = window;
+        if (!rnn.config.window) fail("%s does not say how far it sees: give a --window", path);
+    }
     net = new_network(ctx, &rnn.config);
     own_tensors(&net, own);
     if (sru_load_bytes(&net.rnn, net.p.stack, file, size, "rnn.", error))
@@ -187,6 +199,7 @@ typedef struct batch {
     int32_t *token, *target;    /* (T,B)   the byte at a place, and the one after it */
     float   *x, *logits;        /* (T,B,E) (T,B,V) */
     float   *dx, *dh;           /* (T,B,E) (T,B,D) in training */
+    float  **before, **now;     /* L of (T,B,E or D), or NULL: see remember() */
 } batch;
 
 static batch new_batch(const sru_context *ctx, const network *net, size_t T, size_t B)
@@ -206,6 +219,28 @@ static batch new_batch(const sru_context *ctx, const network *net, size_t T, siz
     b.io.h = floats(ctx, b.rows*net->D);
     b.io.state = floats(ctx, b.state);
     return b;
+}
+
+/* SRU++ remembers the inputs of each layer of the batch before. */
+static void new_memory(const sru_context *ctx, const network *net, batch *b)
+{
+    const int L = net->rnn.config.num_layers;
+    int l;
+    b->before = (float **)allocate(ctx, 2*(size_t)L*sizeof(float *));
+    b->now = b->before + L;
+    for (l = 0; l < 2*L; l++) b->before[l] = floats(ctx, b->rows*(l%L ? net->D : net->E));
+    b->io.saved = b->now;
+}
+
+/* What was saved of this batch is the memory of the next. */
+static void remember(batch *b)
+{
+    float **saved = b->now;
+    b->now = b->before;
+    b->before = saved;
+    b->io.saved = b->now;
+    b->io.memory = (const float *const *)b->before;
+    b->io.memory_length = b->io.T;
 }
 
 /* From tokens to logits. The next call starts from the state that this one ends in. */
@@ -281,7 +316,7 @@ static void next_batch(batch *b, const corpus *text, size_t step)
 
 typedef struct trainer {
     sru_context ctx;            /* ctx.step counts the updates */
-    network     net;
+    network     net, far;       /* the same weights; far sees FARTHER, in evaluation */
     parameters  g;              /* gradients */
     float      *m, *v;          /* (n) moments of AdamW */
     batch       b, validation;
@@ -304,8 +339,16 @@ static trainer new_trainer(const sru_context *cpu, const options *o)
     config.input_size = config.hidden_size = (int)o->hidden;
     config.num_layers = (int)o->layers;
     config.layer_norm = config.normalize_after = 1;
+    if (!strcmp(o->arch, "srupp")) {
+        config.arch = SRU_ARCH_SRUPP;
+        config.projection_size = (int)o->projection;
+        config.highway_bias = -2;
+        config.causal = 1;
+        config.window = (int)o->window;
+    }
     t.ctx = *cpu;
-    t.net = new_network(cpu, &config);
+    t.net = t.far = new_network(cpu, &config);
+    t.far.rnn.config.window *= FARTHER;
     t.g = new_parameters(cpu, &t.net);
     t.m = floats(cpu, t.net.n);
     t.v = floats(cpu, t.net.n);
@@ -314,9 +357,10 @@ static trainer new_trainer(const sru_context *cpu, const options *o)
     for (i = 0; i < V*t.net.D; i++)
         t.net.p.output[i] = (float)((2*uniform(&random) - 1)/sqrt((double)t.net.D));
 
-    t.validation = new_batch(cpu, &t.net, CHUNK, 1);
+    t.validation = new_batch(cpu, &t.far, CHUNK, 1);
     t.b = new_batch(cpu, &t.net, (size_t)o->length, (size_t)o->batch);
-    check(sru_size(&size, cpu, &t.net.rnn, t.b.io.T, t.b.io.B));
+    if (config.arch == SRU_ARCH_SRUPP) new_memory(cpu, &t.net, &t.b);
+    check(sru_size(&size, cpu, &t.net.rnn, t.b.io.T + (t.b.now ? t.b.io.T : 0), t.b.io.B));
     t.b.io.tape = allocate(cpu, size.tape);
     t.b.io.grads = t.g.stack;
     t.b.io.dx = t.b.dx = floats(cpu, t.b.rows*t.net.E);
@@ -345,6 +389,7 @@ static double update(trainer *t, double rate)
     check(op->norm(ctx, &norm, t->g.all, net->n));
     check(op->adamw(ctx, net->p.all, t->m, t->v, t->g.all, norm > CLIP ? CLIP/(float)norm : 1,
                     (float)rate, BETA1, BETA2, EPSILON, DECAY, ++t->ctx.step, net->n));
+    if (b->now) remember(b);
     return loss/(double)b->rows/log(2);
 }
 
@@ -369,10 +414,10 @@ static void validate(trainer *t, const corpus *text, const char *model)
 {
     const size_t n = text->validations < VALIDATED ? text->validations : VALIDATED;
     t->last = t->share;
-    t->bits = evaluate(&t->ctx, &t->net, &t->validation, text->validation, n);
+    t->bits = evaluate(&t->ctx, &t->far, &t->validation, text->validation, n);
     if (t->bits < t->best) {
         t->best = t->bits;
-        save(&t->net, model);
+        save(&t->far, model);
     }
     fprintf(t->curve, "%.2f,%.0f,%.4f,%.4f\n", now() - t->start,
             (double)t->ctx.step*(double)t->b.rows, t->sum/t->n, t->bits);
@@ -435,7 +480,7 @@ static void train(const sru_context *cpu, const options *o)
         fail("%s is too short: %zu bytes to train on are not %g parts longer than %g", o->file,
              text.trains, o->batch, o->length);
     t = new_trainer(cpu, o);
-    save(&t.net, o->model);         /* if that is not possible, better to know it now */
+    save(&t.far, o->model);         /* if that is not possible, better to know it now */
     t.curve = fopen(csv, "w");
     if (!t.curve) fail("%s cannot be written", csv);
     fputs("seconds,characters,training,validation\n", t.curve);
@@ -447,7 +492,7 @@ static void train(const sru_context *cpu, const options *o)
     fclose(t.curve);
     draw(csv, picture);
 
-    best = load(cpu, o->model);
+    best = load(cpu, o->model, 0);
     printf("model: %s, validation %.4f bits per character\n", o->model,
            evaluate(cpu, &best, &t.validation, text.validation, text.validations));
     print_test(cpu, &best, &text);
@@ -484,7 +529,7 @@ static void pack(const sru_context *cpu, network *net)
 
 static void sample(const sru_context *cpu, const options *o)
 {
-    network net = load(cpu, o->file);
+    network net = load(cpu, o->file, (int)o->window);
     const char *prime = o->prime;
     uint64_t random = (uint64_t)o->seed;
     size_t left = (size_t)o->length;
@@ -513,11 +558,14 @@ static const char help[] =
 "    --hidden D --layers L     units of a layer (192) and layers (3)\n"
 "    --batch B --length T      sequences (16) and characters (64) of an update\n"
 "    --lr R --seed S           highest learning rate (0.012) and seed (1)\n"
-"    --arch sru                the only one so far\n"
+"    --arch sru | srupp        SRU, or SRU++: with attention to what came before; there also\n"
+"    --window W                how many characters back; evaluation sees 4 W (64)\n"
+"    --projection P            width of attention (64)\n"
 "  charlm eval MODEL FILE      test on the last 5 % of FILE\n"
 "  charlm sample MODEL         write text\n"
 "    --prime TEXT --length N   how it begins, and characters to add (500)\n"
 "    --temperature X --seed S  0 takes the most likely, 1 draws as learnt (0.7); seed (1)\n"
+"  eval and sample: --window W of SRU++, if not that of MODEL\n"
 "  all: --threads N            0 or not said: as many as the machine has\n"
 "       --help                 print this\n";
 
@@ -549,6 +597,8 @@ static void read_options(options *o, int argc, char **argv)
         { "--steps",       "t",   NULL, &o->steps,       1,    1e9,  1 },
         { "--hidden",      "t",   NULL, &o->hidden,      1,    1e5,  1 },
         { "--layers",      "t",   NULL, &o->layers,      1,    SRU_MAX_LAYERS, 1 },
+        { "--projection",  "t",   NULL, &o->projection,  1,    1e5,  1 },
+        { "--window",      "tes", NULL, &o->window,      1,    1e6,  1 },
         { "--batch",       "t",   NULL, &o->batch,       1,    1e5,  1 },
         { "--length",      "ts",  NULL, &o->length,      1,    1e9,  1 },
         { "--lr",          "t",   NULL, &o->lr,          1e-9, 1e3,  0 },
@@ -575,8 +625,8 @@ static void read_options(options *o, int argc, char **argv)
     if (!o->file || (*o->command == 'e' && !o->text))
         fail("%s needs %s: see --help", o->command,
              *o->command == 't' ? "a FILE" : *o->command == 's' ? "a MODEL" : "a MODEL and a FILE");
-    if (!strcmp(o->arch, "srupp")) fail("--arch srupp is not supported yet, only sru is");
-    if (strcmp(o->arch, "sru")) fail("--arch needs sru, not '%s'", o->arch);
+    if (strcmp(o->arch, "sru") && strcmp(o->arch, "srupp"))
+        fail("--arch needs sru or srupp, not '%s'", o->arch);
     if (o->steps > 0 && o->seconds > 0) fail("--seconds and --steps exclude each other");
     if (o->steps <= 0 && o->seconds <= 0) o->seconds = 60;
 }
@@ -584,7 +634,7 @@ static void read_options(options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
     options o = { argc > 1 ? argv[1] : "", NULL, NULL, join(argv[0], ".safetensors"), "sru", "",
-                  0, 0, 192, 3, 16, 64, 0.012, 1, 0, 0.7 };
+                  0, 0, 192, 3, 64, 0, 16, 64, 0.012, 1, 0, 0.7 };
     sru_context cpu = {0};
     int i;
     for (i = 1; i < argc; i++)
@@ -592,6 +642,7 @@ int main(int argc, char **argv)
     if (strcmp(o.command, "train") && strcmp(o.command, "eval") && strcmp(o.command, "sample"))
         fail("the first argument must be train, eval or sample: see --help");
     if (*o.command == 's') o.length = 500;
+    if (*o.command == 't') o.window = 64;
     read_options(&o, argc, argv);
     cpu.op = sru_cpu();
     cpu.threads = (int)o.threads;
@@ -600,7 +651,7 @@ int main(int argc, char **argv)
     if (*o.command == 't') train(&cpu, &o);
     else if (*o.command == 's') sample(&cpu, &o);
     else {
-        network net = load(&cpu, o.file);
+        network net = load(&cpu, o.file, (int)o.window);
         corpus text = read_corpus(o.text);
         print_test(&cpu, &net, &text);
     }
