@@ -73,6 +73,22 @@ check "another seed, other bytes"              differ one.safetensors seed2.safe
 train --seconds 0.3 --model seconds.safetensors > seconds
 check "training by the clock"                  ends_with_test seconds
 
+# SRU++: attention across batches in training, through rings in evaluation and sampling
+pp() { train --arch srupp --steps 60 --projection 16 --window 20 "$@"; }
+pp --threads 1 --model pp.safetensors > pp
+check "training of SRU++ succeeds"             [ $? = 0 ]
+check "SRU++ learns: below 5.5 bits of 8"      below pp 5.5
+pp --threads 2 --model pp2.safetensors > pp2
+check "SRU++: 2 threads write the bytes of 1"  cmp pp.safetensors pp2.safetensors
+"$charlm" eval pp.safetensors text > pp_eval
+check "eval repeats the figure of SRU++"       same_test pp pp_eval
+"$charlm" eval pp.safetensors text --window 80 > pp_eval80
+check "evaluation sees four times as far"      cmp pp_eval pp_eval80
+"$charlm" eval pp.safetensors text --window 2 > pp_eval2
+check "a shorter window, another figure"       differ pp_eval pp_eval2
+"$charlm" sample pp.safetensors --prime 'static ' --length 50 > pp_sample
+check "SRU++ samples through its ring"         [ "$(wc -c < pp_sample)" = 58 ]
+
 # sampling
 sample() { "$charlm" sample one.safetensors "$@"; }
 sample --prime 'static ' --length 100 --seed 7 > sample1
@@ -139,7 +155,8 @@ refuses "--length needs .*''"       train text --length ''
 refuses "--lr needs .*'nan'"        train text --lr nan
 refuses "--seconds needs .*'1h'"    train text --seconds 1h
 refuses "--seconds and --steps"     train text --seconds 1 --steps 1
-refuses "--arch srupp .*not supp"   train text --arch srupp
+refuses "--window needs .*'0'"      train text --arch srupp --window 0
+refuses "--projection needs"        train text --arch srupp --projection 0
 refuses "--arch needs sru"          train text --arch lstm
 refuses "--cuda is not supported"   train text --cuda
 refuses "cut.safetensors"           eval cut.safetensors text

@@ -1916,6 +1916,41 @@ static void test_memory(void)
     CHECK(op->rows > 0, "rows is 0");
 }
 
+/* ---- numbers below 1.2e-38 ------------------------------------------------------------------- */
+
+/* They count as 0 inside a call, where that can be had, and the caller's arithmetic stays as it
+   was: under -ffast-math some compilers count them as 0 throughout. */
+static float at_start;
+
+static float half_of_tiny(void)
+{
+    volatile float tiny = 1e-40f;
+    return tiny*0.5f;
+}
+
+static void test_denormals(void)
+{
+    int threads;
+    for (threads = 1; threads <= 2; threads++) {
+        sru_context c = context(threads);
+        const size_t rows = 64, k = 64;
+        float *x = zeros(rows*k), *w = zeros(k*k), *y = junk(rows*k);
+        size_t i;
+        for (i = 0; i < rows*k; i++) x[i] = 1e-40f;
+        for (i = 0; i < k*k; i++) w[i] = 1e30f;
+        CHECK(op->linear_forward(&c, y, x, w, SRU_PLAIN, NULL, rows, k, k) == SRU_OK, "%s",
+              message);
+        CHECK(half_of_tiny() == at_start, "a call changes the caller's arithmetic: %g is now %g",
+              (double)at_start, (double)half_of_tiny());
+#if (defined(__SSE__) || defined(__aarch64__)) && !defined(SRU_USE_CBLAS)
+        for (i = 0; i < rows*k && y[i] == 0; i++) continue;
+        CHECK(i == rows*k, "1e-40 counts: y[%lu] is %g", (unsigned long)i,
+              i < rows*k ? (double)y[i] : 0);
+#endif
+        release();
+    }
+}
+
 /* ---- All of it for each instruction set ----------------------------------------------------- */
 
 static const char *kernels(void)
@@ -1938,6 +1973,7 @@ static void test_kernels(void)
     test_norm();
     test_adamw();
     test_dropout();
+    test_denormals();
     test_errors();
     test_work();
 }
@@ -1957,6 +1993,7 @@ int main(int argc, char **argv)
         }
         stride = 1;
     }
+    at_start = half_of_tiny();
     test_oracle();
     test_each_isa(kernels, test_kernels);
     return test_end();
