@@ -1,7 +1,7 @@
 """Compares the C library with the reference; tests/pytorch/run calls it.
 
-compare.py models RUN_MODEL N              N random models of the reference, run by C
-compare.py charlm CHARLM TEXT SECONDS      a model trained by charlm, run by the reference
+compare.py models RUN_MODEL MODULE N          N random models of SRU or SRUpp, run by C
+compare.py charlm CHARLM ARCH TEXT SECONDS    a model trained by charlm, run by the reference
 """
 import json, math, os, random, re, subprocess, sys, tempfile, types
 import torch
@@ -20,28 +20,60 @@ def check(ok, sentence):
         print("failed:", sentence)
 
 
-def random_config(new):
-    """The arguments of a constructor, at random, of 3.0-dev if new."""
-    D, layers, both = random.randint(1, 40), random.randint(1, 4), random.random() < 0.4
-    c = dict(input_size=random.choice([D, 2*D if both else D, random.randint(1, 50)]),
-             hidden_size=D, num_layers=layers, bidirectional=both)
-    if random.random() < 0.4:
-        c["projection_size"] = random.randint(1, 12)
-        if new and random.random() < 0.5:
-            c["projection_size"] = [random.randint(0, 12) for _ in range(layers)]
-    for name in ("use_tanh", "rescale", "v1", "layer_norm", "normalize_after",
-                 "nn_rnn_compatible_return", "proj_input_to_hidden_first"):
-        if random.random() < 0.35:
+def chance(p):
+    return random.random() < p
+
+
+def width(normalized, most):
+    """Layer norm makes 0 of one number and -1 and 1 of two, so that there is nothing to compare."""
+    return random.randint(3 if normalized else 1, most)
+
+
+def sizes():
+    """What all constructors take."""
+    both, norm = chance(0.4), chance(0.35)
+    D = width(norm, 40)
+    c = dict(input_size=random.choice([D, 2*D if both else D, width(norm, 50)]),
+             hidden_size=D, num_layers=random.randint(1, 4), bidirectional=both, layer_norm=norm)
+    for name in ("rescale", "normalize_after", "nn_rnn_compatible_return",
+                 "proj_input_to_hidden_first"):
+        if chance(0.35):
             c[name] = True
-    if random.random() < 0.2:
-        c["has_skip_term"] = False
-    if random.random() < 0.5:
+    if chance(0.5):
         c["highway_bias"] = random.choice([-3, -1.5, 0.25, 1])
-    for name in ("dropout", "rnn_dropout"):
-        if random.random() < 0.35:
-            c[name] = random.choice([0.1, 0.5])
-    if random.random() < 0.3:
+    if chance(0.3):
         c["weight_c_init"] = random.choice([0.5, 1.5])
+    return c
+
+
+def sru_config():
+    c = sizes()
+    if chance(0.4):
+        c["projection_size"] = random.randint(1, 12)
+        if sru.__version__.startswith("3") and chance(0.5):
+            c["projection_size"] = [random.randint(0, 12) for _ in range(c["num_layers"])]
+    for name in ("use_tanh", "v1"):
+        if chance(0.35):
+            c[name] = True
+    if chance(0.2):
+        c["has_skip_term"] = False
+    for name in ("dropout", "rnn_dropout"):
+        if chance(0.35):
+            c[name] = random.choice([0.1, 0.5])
+    return c
+
+
+def srupp_config():
+    c = sizes()
+    c["attn_layer_norm"] = chance(0.7)
+    c["num_heads"] = random.choice([1, 1, 2, 3, 4])
+    c["proj_size"] = c["num_heads"]*width(c["attn_layer_norm"], 12)
+    if chance(0.3):
+        c["attention_every_n_layers"] = random.randint(1, 3)
+    elif chance(0.3):
+        c["attention_last_n_layers"] = random.randint(1, c["num_layers"])
+    if chance(0.2):                 # of single numbers, so that only inference can be compared
+        c[random.choice(["dropout", "attn_dropout"])] = 0.3
     return c
 
 
@@ -54,9 +86,14 @@ def ours(c, rnn):
 
 
 def distance(a, b):
-    """Relative to the norm of b, which is 0 where there is nothing to be relative to."""
-    a, b = a.double().flatten(), b.double().flatten()
-    return ((a - b).norm()/(b.norm() or 1)).item()
+    """Relative to the norm of b; absolute where that is 0. If a is one number and b more, these are
+    the terms of its sum."""
+    a, b = a.double(), b.double()
+    if a.shape != b.shape and a.numel() > 1:
+        return math.inf
+    difference = a - (b if a.shape == b.shape else b.sum())
+    d = (difference.norm()/(b.norm() or 1)).item()
+    return d if d == d else math.inf
 
 
 def give_masks(rnn, B):
@@ -81,73 +118,136 @@ def give_masks(rnn, B):
     return torch.stack(masks), torch.cat(inputs)
 
 
-def one_model(program, folder, i, new):
+def band(T, M, W):
+    """The mask by which each of T steps sees the last W of the M before and of its own."""
+    t, s = torch.arange(M, M + T).unsqueeze(1), torch.arange(M + T).unsqueeze(0)
+    return torch.zeros(T, M + T).masked_fill((s > t) | (s <= t - W), -math.inf)
+
+
+def attention_inputs(rnn, T, B):
+    """Memory and masks: arguments of the reference, tensors for C, metadata of the model. Each step
+    sees something, for the reference makes NaN of nothing."""
+    there, tensors, metadata = {}, {}, {}
+    M = random.randint(1, 12) if chance(0.5) else 0
+    kind = random.choice(["all", "causal", "window", "mask"])
+    if M:
+        there["memory"] = [torch.randn(M, B, cell.input_size) for cell in rnn.rnn_lst]
+        if kind == "all" and chance(0.3):           # the masks are of one width for all layers
+            there["memory"][random.randrange(rnn.num_layers)] = None
+        elif kind != "window" and chance(0.4):
+            pad = torch.rand(M, B) < 0.4
+            pad[0] = False
+            there["memory_mask_pad"] = pad
+            tensors["memory_mask_pad"] = pad.to(torch.uint8)
+        for i, m in enumerate(there["memory"]):
+            if m is not None:
+                tensors["memory.%d" % i] = m
+    if kind == "causal":
+        there["attn_mask"] = band(T, M, M + T)
+        metadata["causal"] = "1"
+    elif kind == "window":
+        W = random.randint(1, T + M)
+        there["attn_mask"] = band(T, M, W)
+        metadata["window"] = str(W)
+        if not M and not rnn.bidirectional:         # C runs it in parts of so many steps
+            tensors["part"] = torch.tensor([float(random.randint(1, T))])
+    elif kind == "mask":
+        mask = torch.randn(T, M + T).masked_fill(torch.rand(T, M + T) < 0.3, -math.inf)
+        mask[:, 0] = 0
+        there["attn_mask"] = tensors["attn_mask"] = mask
+    return there, tensors, metadata
+
+
+def to_double(x):
+    """Tensors, in lists or not, as leaves for gradients; those of Booleans as they are."""
+    if isinstance(x, list):
+        return [to_double(y) for y in x]
+    if x is None or x.dtype == torch.bool:
+        return x
+    return x.double().detach().requires_grad_()
+
+
+def compare(what, out, should):
+    """Checks results by name, and returns the largest distance."""
+    worst = 0
+    for name, b in should.items():
+        d = distance(out[name], b) if name in out else math.inf
+        worst = max(worst, d)
+        check(d <= 1e-5, "%s: %s is off by %.3g" % (what, name, d))
+    return worst
+
+
+def one_model(program, folder, module, i):
     """One model of the reference: saved, run there and here."""
     torch.manual_seed(i)
     random.seed(i)
-    config = random_config(new)
-    what = "model %d, %s" % (i, config)
+    config = {"SRU": sru_config, "SRUpp": srupp_config}[module]()
     T, B = random.randint(1, 20), random.randint(1, 5)
-    rnn = sru.SRU(**config)
+    rnn = getattr(sru, module)(**config)
     with torch.no_grad():
         for name, p in rnn.named_parameters():      # so that each is away from what it starts as
             if p.requires_grad:
-                p.add_(0.2*torch.randn_like(p))
-    path, given, results = (os.path.join(folder, n) for n in ("rnn", "input", "output"))
+                p.add_(torch.randn_like(p)*(0.05 if p.dim() > 1 else 0.2) + name.endswith("alpha"))
     weights = {k: v.clone() for k, v in rnn.state_dict().items()}
-    save_file(rnn.state_dict(), path, metadata={"module": "SRU", "config": json.dumps(config)})
 
     L, N = rnn.num_layers, rnn.output_size
     x = torch.randn(T, B, config["input_size"])
-    c0 = torch.randn(L, B, N) if random.random() < 0.6 else None
-    pad = torch.zeros(T, B)
-    if random.random() < 0.4:
+    there, tensors, metadata = {}, {}, {}
+    if module == "SRUpp":
+        there, tensors, metadata = attention_inputs(rnn, T, B)
+    there["c0"] = torch.randn(L, B, N) if chance(0.6) else torch.zeros(L, B, N)
+    if chance(0.4) and "window" not in metadata:
+        pad = torch.zeros(T, B)
         for b in range(B):
-            pad[random.randint(0, T):, b] = 1
-    mask_pad = pad.bool() if pad.any() else None
-    tensors = dict(x=x)
-    if c0 is not None:
-        tensors["c0"] = c0.transpose(0, 1).flatten(1)
-    if mask_pad is not None:
+            pad[random.randint(int(module == "SRUpp"), T):, b] = 1
+        there["mask_pad"] = pad.bool()
         tensors["mask_pad"] = pad.to(torch.uint8)
-    rnn.eval()
-    with torch.no_grad():                           # the compiled operator, in float32
-        h_eval, c_eval = rnn(x, c0, mask_pad=mask_pad)
-        c_eval = ours(c_eval, rnn)
+    tensors.update(x=x, c0=there["c0"].transpose(0, 1).flatten(1))
+    what = "%s %d, %s, %s, T = %d, B = %d, %s" % (module, i, config, metadata, T, B,
+                                                  ", ".join(tensors))
 
-    if config.get("dropout") or config.get("rnn_dropout"):
+    rnn.eval()
+    with torch.no_grad():
+        eager = rnn(x, **there)
+        compiled = torch.jit.script(rnn)(x, **there)        # by the reference's own operator
+    should = {"h_inference": eager[0], "c_inference": ours(eager[1], rnn)}
+    if module == "SRUpp" and "part" not in tensors:
+        should.update(("saved.%d" % k, s) for k, s in enumerate(eager[2]["saved_inputs"]))
+    gradients = {}
+    if module == "SRU" and (rnn.dropout or config.get("rnn_dropout")):
         tensors["dropout_mask"], tensors["rnn_dropout_mask"] = give_masks(rnn, B)
         if not config.get("rnn_dropout"):
             del tensors["rnn_dropout_mask"]
-    rnn.double().train()
-    x64 = x.double().requires_grad_()
-    c64 = torch.zeros(L, B, N).double() if c0 is None else c0.double()
-    c64.requires_grad_()
-    h, c = rnn(x64, c64, mask_pad=mask_pad)
-    dh, dc = torch.randn(h.shape), torch.randn(c.shape)
-    ((h*dh).sum() + (c*dc).sum()).backward()
-    tensors.update(dh=dh, dc=ours(dc, rnn))
-    save_file({k: v.contiguous() for k, v in tensors.items()}, given)
+    if module == "SRU" or not (rnn.dropout or config.get("attn_dropout")):
+        rnn.double().train()
+        for m in rnn.modules():                     # a factor for each number has gradients of each
+            if hasattr(m, "alpha"):
+                m.alpha = torch.nn.Parameter(m.alpha.expand(T, B, m.proj_features).clone())
+        leaves = {k: to_double(v) for k, v in there.items()}
+        x64 = to_double(x)
+        h, c = rnn(x64, **leaves)[:2]
+        dh, dc = torch.randn(h.shape), torch.randn(c.shape)
+        ((h*dh).sum() + (c*dc).sum()).backward()
+        tensors.update(dh=dh, dc=ours(dc, rnn))
+        should.update(h=h, c=ours(c, rnn))
+        gradients = {"dx": x64.grad, "dc0": leaves["c0"].grad.transpose(0, 1).flatten(1)}
+        for k, m in enumerate(leaves.get("memory", [])):
+            if m is not None:
+                gradients["dmemory.%d" % k] = torch.zeros_like(m) if m.grad is None else m.grad
+        for name, p in rnn.named_parameters():
+            gradients["grad." + name] = torch.zeros_like(p) if p.grad is None else p.grad
 
+    path, given, results = (os.path.join(folder, n) for n in ("rnn", "input", "output"))
+    save_file(weights, path, metadata={"module": module, "config": json.dumps(config), **metadata})
+    save_file({k: v.contiguous() for k, v in tensors.items()}, given)
     run = subprocess.run([program, path, given, results], capture_output=True, text=True)
     if run.returncode:
         check(False, "%s: %s" % (what, run.stderr.strip() or run.returncode))
         return 0, 0
     out = load_file(results)
-    values = {"h": (out["h"], h), "c": (out["c"], ours(c, rnn)),
-              "h_inference": (out["h_inference"], h_eval),
-              "c_inference": (out["c_inference"], c_eval)}
-    gradients = {"dx": (out["dx"], x64.grad),
-                 "dc0": (out["dc0"], c64.grad.transpose(0, 1).flatten(1))}
-    for name, p in rnn.named_parameters():
-        should = p.grad if p.grad is not None else torch.zeros_like(p)
-        gradients["grad." + name] = out["grad." + name], should
-    worst = [0, 0]
-    for kind, pairs in enumerate((values, gradients)):
-        for name, (a, b) in pairs.items():
-            d = distance(a, b) if a.shape == b.shape else math.inf
-            worst[kind] = max(worst[kind], d)
-            check(d <= 1e-5, "%s: %s is off by %.3g" % (what, name, d))
+    worst = compare(what, out, should), compare(what, out, gradients)
+    compare(what + ", compiled", out, {"h_inference": compiled[0],
+                                       "c_inference": ours(compiled[1], rnn)})
     check(torch.equal(out["h_inference"], out["h_packed"])
           and torch.equal(out["c_inference"], out["c_packed"]), what + ": packed, other bits")
 
@@ -155,47 +255,65 @@ def one_model(program, folder, i, new):
     check(back.keys() == weights.keys() and all(torch.equal(back[k], weights[k]) for k in weights),
           what + ": saved by C, it has other tensors")
     with safe_open(results, "pt") as f:
-        saved = json.loads(f.metadata()["config"])
+        metadata_back = f.metadata()
+    check(metadata_back["module"] == module and
+          all(float(metadata_back.get(k, "0")) == float(v) for k, v in metadata.items()),
+          "%s: saved by C, the metadata are %s" % (what, metadata_back))
     try:
-        again = sru.SRU(**saved)
+        again = getattr(sru, module)(**json.loads(metadata_back["config"]))
         again.load_state_dict(back, strict=True)
         again.eval()
         with torch.no_grad():
-            h_again, _ = again(x, c0, mask_pad=mask_pad)
-        check(torch.equal(h_again, h_eval), what + ": saved by C, it gives other results there")
+            check(torch.equal(again(x, **there)[0], eager[0]),
+                  what + ": saved by C, it gives other results there")
     except Exception as e:
         check(False, "%s: saved by C, it does not load: %s" % (what, e))
     return worst
 
 
-def models(program, n):
-    new = sru.__version__.startswith("3")
+def models(program, module, n):
     largest = [0, 0]
     with tempfile.TemporaryDirectory() as folder:
         for i in range(int(n)):
-            largest = [max(a, b) for a, b in zip(largest, one_model(program, folder, i, new))]
-    print("%d models of sru %s: results within %.2e, gradients within %.2e of their norm"
-          % (int(n), sru.__version__, *largest))
+            largest = [max(a, b) for a, b in zip(largest, one_model(program, folder, module, i))]
+            if (i + 1) % 20 == 0 or i + 1 == int(n):
+                print("%s %s, %d models of %s: results within %.2e, gradients within %.2e of their "
+                      "norm" % (module, sru.__version__, i + 1, n, *largest), flush=True)
 
 
 class Charlm(torch.nn.Module):
     """What charlm saves, as one would write it in PyTorch."""
-    def __init__(self, tensors, config):
+    def __init__(self, tensors, module, config):
         super().__init__()
         self.embedding = torch.nn.Embedding(*tensors["embedding.weight"].shape)
-        self.rnn = sru.SRU(**config)
+        self.rnn = getattr(sru, module)(**config)
         V, D = tensors["output.weight"].shape
         self.output = torch.nn.Linear(D, V)
 
-    def forward(self, tokens, c=None):
-        h, c = self.rnn(self.embedding(tokens), c)
-        return self.output(h), c
+
+class Stream:
+    """Runs the network over a text in parts, with what it keeps from one to the next."""
+    def __init__(self, net, window):
+        self.net, self.window, self.c, self.memory = net, window, None, None
+
+    def __call__(self, tokens):
+        x = self.net.embedding(tokens.unsqueeze(1))
+        if not self.window:
+            h, self.c = self.net.rnn(x, self.c)
+        else:
+            M = len(self.memory[0]) if self.memory else 0
+            h, self.c, kept = self.net.rnn(x, self.c, memory=self.memory,
+                                           attn_mask=band(len(x), M, self.window))
+            old = self.memory or [k[:0] for k in kept["saved_inputs"]]
+            self.memory = [torch.cat(both)[max(0, M + len(x) + 1 - self.window):]
+                           for both in zip(old, kept["saved_inputs"])]
+        return self.net.output(h)[:, 0]
 
 
-def charlm(program, path, seconds):
+def charlm(program, arch, path, seconds):
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "charlm.safetensors")
-        for command in (["train", path, "--model", model, "--seconds", seconds],
+        for command in (["train", path, "--model", model, "--seconds", seconds, "--arch", arch],
                         ["eval", model, path]):
             run = subprocess.run([program] + command, capture_output=True, text=True)
             if run.returncode:
@@ -206,30 +324,29 @@ def charlm(program, path, seconds):
         tensors = load_file(model)
         with safe_open(model, "pt") as f:
             metadata = f.metadata()
-    check(metadata["module"] == "SRU", "charlm's module is " + metadata["module"])
-    net = Charlm(tensors, json.loads(metadata["config"])).eval()
+    module = {"sru": "SRU", "srupp": "SRUpp"}[arch]
+    check(metadata["module"] == module, "charlm's module is " + metadata["module"])
+    net = Charlm(tensors, module, json.loads(metadata["config"])).eval()
     net.load_state_dict(tensors, strict=True)       # raises what is wrong
     check(True, "")
+    stream = Stream(net, int(metadata.get("window", 0)))
     with open(path, "rb") as f:
         text = f.read()
     test = torch.frombuffer(bytearray(text[len(text)*95//100:]), dtype=torch.uint8).long()
-    loss, c = 0.0, None
+    loss = 0.0
     with torch.no_grad():
-        for at in range(0, len(test) - 1, 1000):    # the state is carried from piece to piece
+        for at in range(0, len(test) - 1, 1000):
             x, y = test[at:at + 1000][:len(test) - 1 - at], test[at + 1:at + 1001]
-            logits, c = net(x.unsqueeze(1), c)
-            loss += torch.nn.functional.cross_entropy(logits[:, 0].double(), y,
+            loss += torch.nn.functional.cross_entropy(stream(x).double(), y,
                                                       reduction="sum").item()
     there = loss/(len(test) - 1)/math.log(2)
-    print("charlm after %s s: %.4f bits per character here, %.4f in the reference"
-          % (seconds, bits, there))
+    print("charlm --arch %s after %s s: %.4f bits per character here, %.4f in the reference"
+          % (arch, seconds, bits, there))
     check(abs(bits - there) <= 1e-3, "bits per character: %.5f here, %.5f there" % (bits, there))
 
 
-if len(sys.argv) < 4 or sys.argv[1] not in ("models", "charlm"):
+if len(sys.argv) not in (5, 6) or sys.argv[1] not in ("models", "charlm"):
     sys.exit(__doc__)
-try:
-    {"models": models, "charlm": charlm}[sys.argv[1]](*sys.argv[2:])
-finally:
-    print("%d passed, %d failed" % (passed, failed))
+{"models": models, "charlm": charlm}[sys.argv[1]](*sys.argv[2:])
+print("%d passed, %d failed" % (passed, failed))
 sys.exit(failed > 0)

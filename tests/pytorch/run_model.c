@@ -1,9 +1,12 @@
 /* run_model MODEL INPUT OUTPUT: runs a network that Python saved.
 
-   INPUT    x (T,B,I);   perhaps c0, dc (B,S), dh (T,B,N), mask_pad (T,B), dropout_mask (L,B,N),
-            rnn_dropout_mask (as in sru_io, flat)
-   OUTPUT   h, c of the training pass;  h_inference, c_inference of SRU_PLAIN and h_packed,
-            c_packed of SRU_F32, without dropout;  dx, dc0, grad.NAME;  the network behind "rnn." */
+   INPUT    x (T,B,I), c0 (B,C), where C is L N;   perhaps mask_pad (T,B), dropout_mask (L,B,N),
+            rnn_dropout_mask (as in sru_io, flat), memory.0 ... (M,B,width), memory_mask_pad (M,B),
+            attn_mask (T,M+T);   for training dh (T,B,N), dc (B,C);   part (1): steps of a call in
+            inference, if not all
+   OUTPUT   h_inference, c_inference of SRU_PLAIN and h_packed, c_packed of SRU_F32, without
+            dropout;   saved.0 ... of the latter, where all steps are one call;   h, c, dx, dc0,
+            dmemory.0 ..., grad.NAME of training;   the network behind "rnn." */
 #define SRU_IMPLEMENTATION
 #include "../../sru.h"
 #include <stdio.h>
@@ -47,6 +50,17 @@ static float *read_floats(const char *name, size_t shape[4])
     return t.data;
 }
 
+static uint8_t *read_mask(const char *name)
+{
+    size_t shape[4], i;
+    const float *values = read_floats(name, shape);
+    uint8_t *mask;
+    if (!values) return NULL;
+    mask = (uint8_t *)check(malloc(shape[0]*shape[1]));
+    for (i = 0; i < shape[0]*shape[1]; i++) mask[i] = values[i] != 0;
+    return mask;
+}
+
 static sru_tensor own[256];
 static int        owned;
 
@@ -60,6 +74,21 @@ static float *output(const char *name, size_t a, size_t b, size_t c)
     return t->data = new_floats(a*b*(c ? c : 1));
 }
 
+static float *output_of_layer(const char *name, int layer, size_t a, size_t b, size_t c)
+{
+    char text[32];
+    sprintf(text, "%.20s.%d", name, layer);
+    return output(text, a, b, c);
+}
+
+/* Copies rows of C floats, ld apart in either array. */
+static void copy_rows(float *to, size_t ld_to, const float *from, size_t ld_from, size_t rows,
+                      size_t C)
+{
+    size_t r;
+    for (r = 0; from && r < rows; r++) memcpy(to + r*ld_to, from + r*ld_from, C*sizeof(float));
+}
+
 int main(int argc, char **argv)
 {
     sru_context ctx;
@@ -67,9 +96,10 @@ int main(int argc, char **argv)
     sru_sizes need;
     sru_tensor t;
     sru_io io, run;
-    size_t shape[4], N, i;
-    float *c0, *dc, *mask;
-    int k;
+    size_t shape[4], I, N, C, S, part, from;
+    const float *memory[SRU_MAX_LAYERS], *c0, *dc, *parts;
+    float *saved[SRU_MAX_LAYERS], *dmemory[SRU_MAX_LAYERS], *state;
+    int k, l, L;
     if (argc != 4) {
         puts("run_model MODEL INPUT OUTPUT: see tests/pytorch/run_model.c");
         return argc == 2 && !strcmp(argv[1], "--help") ? 0 : 1;
@@ -83,43 +113,75 @@ int main(int argc, char **argv)
     io.x = (const float *)check(read_floats("x", shape));
     io.T = shape[0];
     io.B = shape[1];
-    require(sru_size(&need, &ctx, rnn, io.T, io.B));
-    N = (size_t)rnn->config.hidden_size*(rnn->config.bidirectional ? 2 : 1);
-    c0 = read_floats("c0", NULL);
-    dc = read_floats("dc", NULL);
-    io.dh = (const float *)check(read_floats("dh", NULL));
+    io.mask_pad = read_mask("mask_pad");
     io.dropout_mask = read_floats("dropout_mask", NULL);
     io.rnn_dropout_mask = read_floats("rnn_dropout_mask", NULL);
-    mask = read_floats("mask_pad", NULL);
-    if (mask) {
-        uint8_t *mask_pad = (uint8_t *)check(malloc(io.T*io.B));
-        for (i = 0; i < io.T*io.B; i++) mask_pad[i] = mask[i] != 0;
-        io.mask_pad = mask_pad;
+    io.memory_mask_pad = read_mask("memory_mask_pad");
+    io.attn_mask = read_floats("attn_mask", NULL);
+    io.dh = read_floats("dh", NULL);
+    c0 = (const float *)check(read_floats("c0", NULL));
+    dc = read_floats("dc", NULL);
+
+    L = rnn->config.num_layers ? rnn->config.num_layers : 2;
+    N = (size_t)rnn->config.hidden_size*(rnn->config.bidirectional ? 2 : 1);
+    I = rnn->config.proj_input_to_hidden_first ? N : (size_t)rnn->config.input_size;
+    C = (size_t)L*N;
+    memset(dmemory, 0, sizeof dmemory);
+    for (l = 0; l < L; l++) {
+        char name[32];
+        sprintf(name, "memory.%d", l);
+        memory[l] = read_floats(name, shape);
+        if (memory[l]) io.memory_length = shape[0];
     }
+    if (io.memory_length) io.memory = memory;
+    require(sru_size(&need, &ctx, rnn, io.memory_length + io.T, io.B));
+    S = need.state;
+    state = new_floats(io.B*S);
+    parts = read_floats("part", NULL);
+    part = parts ? (size_t)*parts : io.T;
 
     for (k = 0; k < 2; k++) {                   /* inference: no tape, thus no dropout */
-        run = io;
-        run.h = output(k ? "h_packed" : "h_inference", io.T, io.B, N);
-        run.state = output(k ? "c_packed" : "c_inference", io.B, need.state, 0);
-        if (c0) memcpy(run.state, c0, io.B*need.state*sizeof(float));
-        require(sru_forward(&ctx, k ? packed : rnn, &run));
+        float *h = output(k ? "h_packed" : "h_inference", io.T, io.B, N);
+        memset(state, 0, io.B*S*sizeof(float));
+        copy_rows(state, S, c0, C, io.B, C);
+        for (l = 0; k && part == io.T && l < L && rnn->config.arch == SRU_ARCH_SRUPP; l++)
+            saved[l] = output_of_layer("saved", l, io.T, io.B, l ? N : I);
+        for (from = 0; from < io.T; from += part) {
+            run = io;
+            if (l) run.saved = saved;
+            run.T = io.T - from < part ? io.T - from : part;
+            run.x = io.x + from*io.B*(size_t)rnn->config.input_size;
+            run.h = h + from*io.B*N;
+            run.state = state;
+            require(sru_forward(&ctx, k ? packed : rnn, &run));
+        }
+        copy_rows(output(k ? "c_packed" : "c_inference", io.B, C, 0), C, state, S, io.B, C);
     }
 
-    io.h = output("h", io.T, io.B, N);
-    io.state = output("c", io.B, need.state, 0);
-    if (c0) memcpy(io.state, c0, io.B*need.state*sizeof(float));
-    io.tape = check(malloc(need.tape ? need.tape : 1));
-    require(sru_forward(&ctx, rnn, &io));
-    io.dx = output("dx", io.T, io.B, (size_t)rnn->config.input_size);
-    io.dstate = output("dc0", io.B, need.state, 0);
-    if (dc) memcpy(io.dstate, dc, io.B*need.state*sizeof(float));
-    io.grads = new_floats(need.weights/sizeof(float));
-    require(sru_backward(&ctx, rnn, &io));
-    grads = *rnn;
-    grads.weights = io.grads;
-    for (k = 0; sru_get_tensor(&t, &grads, k) && owned < 256; k++) {
-        own[owned] = t;
-        sprintf(own[owned++].name, "grad.%.100s", t.name);
+    if (io.dh) {                                /* training */
+        io.h = output("h", io.T, io.B, N);
+        memset(state, 0, io.B*S*sizeof(float));
+        copy_rows(state, S, c0, C, io.B, C);
+        io.state = state;
+        io.tape = check(malloc(need.tape ? need.tape : 1));
+        require(sru_forward(&ctx, rnn, &io));
+        copy_rows(output("c", io.B, C, 0), C, state, S, io.B, C);
+        io.dx = output("dx", io.T, io.B, (size_t)rnn->config.input_size);
+        io.dstate = new_floats(io.B*S);
+        copy_rows(io.dstate, S, dc, C, io.B, C);
+        for (l = 0; l < L; l++)
+            if (memory[l])
+                dmemory[l] = output_of_layer("dmemory", l, io.memory_length, io.B, l ? N : I);
+        if (io.memory) io.dmemory = dmemory;
+        io.grads = new_floats(need.weights/sizeof(float));
+        require(sru_backward(&ctx, rnn, &io));
+        copy_rows(output("dc0", io.B, C, 0), C, io.dstate, S, io.B, C);
+        grads = *rnn;
+        grads.weights = io.grads;
+        for (k = 0; sru_get_tensor(&t, &grads, k) && owned < 256; k++) {
+            own[owned] = t;
+            sprintf(own[owned++].name, "grad.%.100s", t.name);
+        }
     }
     require(sru_save(argv[3], rnn, "rnn.", own, owned, error));
     return 0;
