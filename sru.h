@@ -130,7 +130,8 @@ typedef struct sru_config {
                                                reference has no such argument) */
     int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ */
     int      attention_every_n_layers;      /* n: in layers n, 2n, ... counted from 1; 0 means 1 */
-    int      attention_last_n_layers;       /* n > 0: in the last n layers only */
+    int      attention_last_n_layers;       /* n > 0: in the last n layers only; -1:
+                                               in none */
     int      no_attn_layer_norm;            /* 1: attn_layer_norm=False */
     float    attn_dropout;                  /* of the attention's weights */
     int      causal;                        /* 1: no step attends to later ones */
@@ -2824,7 +2825,7 @@ static sru__layer sru__layer_from(const sru_config *f, sru_type type, int l, siz
     y.drop_c = l + 1 < sru__layers(f) ? f->dropout : 0;
     y.drop_out = l + 1 < sru__layers(f) ? f->layer_dropout : 0;
     y.drop_p = plus ? f->dropout : 0;
-    y.attention = plus && (f->attention_last_n_layers > 0
+    y.attention = plus && (f->attention_last_n_layers
                            ? sru__layers(f) - l <= f->attention_last_n_layers
                            : (l + 1) % every == 0);
     y.projected_norm = plus && !f->no_attn_layer_norm;
@@ -2885,7 +2886,7 @@ static sru_status sru__check_config(const sru_config *f, char *error)
         wrong = "num_layers must be from 1 to SRU_MAX_LAYERS";
     else if (f->projection_size < 0) wrong = "projection_size must not be negative";
     else if ((unsigned)f->arch > SRU_ARCH_SRUPP) wrong = "arch is unknown";
-    else if (f->attention_every_n_layers < 0 || f->attention_last_n_layers < 0 || f->num_heads < 0
+    else if (f->attention_every_n_layers < 0 || f->attention_last_n_layers < -1 || f->num_heads < 0
              || f->window < 0 || f->window > 1 << 23)
         wrong = "num_heads, window, attention_every_n_layers or attention_last_n_layers is out of "
                 "range";
@@ -4204,11 +4205,11 @@ static int sru__read_field(sru__json *j, sru_config *f, const char *name)
     }
     switch (sru__fields[i].kind) {
     case 'l':
-        if (sru__word(j, "-1")) return 1;       /* none, and the default */
+        if (sru__word(j, "-1")) return 1;       /* the default, here 0; and 0 is here -1 */
         /* fall through */
     case 'i':
         if (!sru__whole(j, &value) || !sru__small(j, value)) return 0;
-        whole = (int)value;
+        whole = sru__fields[i].kind == 'l' && !value ? -1 : (int)value;
         memcpy((char *)f + sru__fields[i].at, &whole, sizeof whole);
         return 1;
     case 'p':
@@ -4626,7 +4627,8 @@ static void sru__config_text(char text[SRU__TEXT], const sru_config *f)
         } else if (kind == 'p' && f->projection_size) {
             n += sprintf(text + n, ", \"%s\": %d", name, f->projection_size);
         } else if ((kind == 'i' || kind == 'l') && whole) {
-            n += sprintf(text + n, "%s\"%s\": %d", n > 1 ? ", " : "", name, whole);
+            n += sprintf(text + n, "%s\"%s\": %d", n > 1 ? ", " : "", name,
+                         whole < 0 ? 0 : whole);
         } else if ((kind == 'b' || kind == 'n') && whole) {
             n += sprintf(text + n, ", \"%s\": %s", name, kind == 'b' ? "true" : "false");
         } else if (kind == 'f' && (single != 0 || (f->arch == SRU_ARCH_SRUPP

@@ -1,7 +1,9 @@
 /* SRU++: the attention operator against a naive one, gradients of whole stacks against finite
    differences in double, streaming bit for bit, and memory that grows linearly. */
+#define _POSIX_C_SOURCE 200809L     /* mkstemp */
 #include "test.h"
 #include "naive.h"
+#include <unistd.h>
 
 /* ---- attention, straight from the equation --------------------------------------------------- */
 
@@ -385,12 +387,13 @@ static sru_config stack_config(int variant)
     case 4: f.layer_norm = f.normalize_after = 1; f.no_attn_layer_norm = 1; break;
     case 5: f.num_layers = 4; f.attention_every_n_layers = 2; f.causal = 1; break;
     case 6: f.num_layers = 3; f.attention_last_n_layers = 1; f.input_size = 5; break;
-    case 7: f.input_size = 5; f.proj_input_to_hidden_first = 1; f.no_attn_layer_norm = 1; break;
+    case 7: f.attention_last_n_layers = -1; break;
+    case 8: f.input_size = 5; f.proj_input_to_hidden_first = 1; f.no_attn_layer_norm = 1; break;
     default: f.bidirectional = 1; f.layer_norm = 1; f.num_layers = 3; f.num_heads = 6; break;
     }
     return f;
 }
-enum { VARIANTS = 9 };
+enum { VARIANTS = 10 };
 
 /* The library's gradient along random directions against the slope of the naive loss, by central
    differences in double. The gradient is of float32: 3e-5 of its length is about 250 roundings. */
@@ -857,6 +860,43 @@ static void test_errors(void)
     }
 }
 
+/* Each variant comes back from a file as it was saved, and so does what stands in the metadata
+   beside the reference's arguments. */
+static void test_files(void)
+{
+    char path[] = "/tmp/test_srupp_XXXXXX", error[SRU_ERROR_SIZE] = "";
+    const int temporary = mkstemp(path);
+    int variant;
+    if (!CHECK(temporary >= 0, "there is no temporary file")) return;
+    close(temporary);
+    for (variant = 0; variant < VARIANTS; variant++) {
+        sru_model saved, *m;
+        sru_sizes size;
+        float *weights;
+        memset(&saved, 0, sizeof saved);
+        saved.config = stack_config(variant);
+        if (!saved.config.num_layers) saved.config.num_layers = 2;
+        saved.config.dropout = 0.25f;
+        saved.config.attn_dropout = 0.125f;
+        saved.config.layer_dropout = 0.0625f;
+        CHECK(sru_size(&size, NULL, &saved, 1, 1) == SRU_OK, "variant %d", variant);
+        weights = (float *)test_alloc(size.weights);
+        CHECK(sru_init(weights, &saved.config, 1) == SRU_OK, "variant %d", variant);
+        saved.weights = weights;
+        CHECK(sru_save(path, &saved, "", NULL, 0, error) == SRU_OK, "%s", error);
+        m = sru_load(path, SRU_PLAIN, error);
+        if (CHECK(m != NULL, "variant %d: %s", variant, error)) {
+            CHECK(!memcmp(&m->config, &saved.config, sizeof m->config),
+                  "variant %d: another config is loaded than was saved", variant);
+            CHECK(!memcmp(m->weights, weights, size.weights),
+                  "variant %d: other weights are loaded than were saved", variant);
+        }
+        free(m);
+        free(weights);
+    }
+    unlink(path);
+}
+
 static void run_all(void)
 {
     test_attention();
@@ -872,6 +912,7 @@ int main(int argc, char **argv)
                            "against finite differences, streaming bit for bit, memory.");
     test_memory();
     test_errors();
+    test_files();
     test_each_isa(isa, run_all);
     return test_end();
 }
