@@ -21,7 +21,8 @@ static const char *const help =
     "  stream D L               one step of one sequence\n"
     "  layernorm ROWS N\n"
     "  attention T B H HD       causal, H heads of HD columns, as SRU++ uses it\n"
-    "  srupp T B D P L          inference of SRU++; --heads H; --train: forward and backward\n"
+    "  srupp T B D P L          inference of SRU++; --heads H; --train: forward and backward;\n"
+    "                           --window W: through rings, which --after N calls have filled\n"
     "\n"
     "  --threads N              default: as many as OpenMP offers; the set runs on 1 too\n"
     "  --isa NAME               scalar, sse2, avx2, avx512, neon ... default: the best here\n"
@@ -39,9 +40,9 @@ static const char *const set[] = {
 
 static struct {
     double seconds;
-    int threads, json, heads, train;
+    int threads, json, heads, train, window, after;
     sru_type type;
-} option = { 1, 0, 0, 1, 0, SRU_F32 };
+} option = { 1, 0, 0, 1, 0, 0, 0, SRU_F32 };
 
 static void fail(const char *sentence)
 {
@@ -227,7 +228,9 @@ static void make_srupp(bench *c, const size_t *d)
     config.projection_size = (int)d[3];
     config.num_heads = option.heads;
     config.causal = 1;
-    c->flops = 2*D*P + 2*P*2*P + 2*P*3*D + attention_flops(d[0], d[3]);
+    config.window = option.window;
+    c->flops = 2*D*P + 2*P*2*P + 2*P*3*D
+             + (option.window ? 4.0*option.window*P : attention_flops(d[0], d[3]));
     make_network(c, config, d[0], d[1], option.train);
 }
 
@@ -326,6 +329,8 @@ static void run(const char *text, int threads)
     if (c.call(&c)) fail(error);
     c.ctx.measure = NULL;
     c.ctx.work = take(c.ctx.work_size = need);
+    for (int call = 0; call < option.after; call++)
+        if (c.call(&c)) fail(error);
     measure(&c, ns);
     rate = (c.flops > 0 ? c.flops : c.bytes) / ns[0];   /* in 10^9 a second */
 
@@ -392,6 +397,10 @@ int main(int argc, char **argv)
             i++, option.threads = (int)number("--threads", argv[i], 1, 1024);
         } else if (!strcmp(argv[i], "--heads")) {
             i++, option.heads = (int)number("--heads", argv[i], 1, 1024);
+        } else if (!strcmp(argv[i], "--window")) {
+            i++, option.window = (int)number("--window", argv[i], 1, 1 << 20);
+        } else if (!strcmp(argv[i], "--after")) {
+            i++, option.after = (int)number("--after", argv[i], 0, 1e9);
         } else if (!strcmp(argv[i], "--train")) {
             option.train = 1;
         } else if (!strcmp(argv[i], "--seconds")) {
