@@ -26,8 +26,11 @@ bench: build/bench    ## measure the operators and networks on this machine
 test-pytorch:         ## compare with the reference in PyTorch, which it installs first
 	tests/pytorch/run
 
+test-exhaustive: build/test_operators  ## exp, sigmoid and tanh on all 2^32 numbers: minutes
+	build/test_operators --exhaustive
+
 help:                 ## print this
-	@sed -n 's/^\([a-z-]*\):.*## /make \1@/p' Makefile | awk -F@ '{ printf "%-18s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /make \1@/p' Makefile | awk -F@ '{ printf "%-22s%s\n", $$1, $$2 }'
 
 clean:                ## remove build/
 	rm -rf build
@@ -56,4 +59,4 @@ build/%: tests/%.c build/sru.o $(wildcard tests/*.h)
 build:
 	mkdir -p build
 
-.PHONY: all run test bench test-pytorch help clean cuda test-cuda
+.PHONY: all run test bench test-pytorch test-exhaustive help clean cuda test-cuda

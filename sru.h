@@ -250,8 +250,8 @@ SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 #endif
 
 /* The same from a file in memory, in the form m->type. weights NULL: m->config only, for
-   sru_size(). If m->config.input_size is not 0 beforehand, the file must agree with m->config, and
-   needs no metadata. prefix NULL: the only one before "rnn_lst.". */
+   sru_size(). If m->config.input_size is not 0 beforehand, it counts instead of the file's metadata,
+   and the tensors must agree with it. prefix NULL: the only one before "rnn_lst.". */
 SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, size_t size,
                                  const char *prefix, char *error);
 

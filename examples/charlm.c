@@ -36,8 +36,8 @@ static const float BETA1 = 0.9f, BETA2 = 0.99f, EPSILON = 1e-8f, DECAY = 0.1f;  
 typedef struct options {
     const char *command, *file, *text;      /* train FILE, eval FILE TEXT, sample FILE */
     const char *model, *arch, *prime;
-    double      seconds, steps, hidden, layers, projection, window, batch, length, lr, seed,
-                threads, temperature;
+    double      seconds, steps, hidden, layers, projection, window, dropout, batch, length, lr,
+                seed, threads, temperature;
 } options;
 
 static char error[SRU_ERROR_SIZE];
@@ -339,6 +339,7 @@ static trainer new_trainer(const sru_context *cpu, const options *o)
     config.input_size = config.hidden_size = (int)o->hidden;
     config.num_layers = (int)o->layers;
     config.layer_norm = config.normalize_after = 1;
+    config.dropout = (float)o->dropout;
     if (!strcmp(o->arch, "srupp")) {
         config.arch = SRU_ARCH_SRUPP;
         config.projection_size = (int)o->projection;
@@ -347,6 +348,7 @@ static trainer new_trainer(const sru_context *cpu, const options *o)
         config.window = (int)o->window;
     }
     t.ctx = *cpu;
+    t.ctx.seed = random;
     t.net = t.far = new_network(cpu, &config);
     t.far.rnn.config.window *= FARTHER;
     t.g = new_parameters(cpu, &t.net);
@@ -558,6 +560,7 @@ static const char help[] =
 "    --hidden D --layers L     units of a layer (192) and layers (3)\n"
 "    --batch B --length T      sequences (16) and characters (64) of an update\n"
 "    --lr R --seed S           highest learning rate (0.012) and seed (1)\n"
+"    --dropout P               share of a layer's units to leave out (0)\n"
 "    --arch sru | srupp        SRU, or SRU++: with attention to what came before; there also\n"
 "    --window W                how many characters back; evaluation sees 4 W (64)\n"
 "    --projection P            width of attention (64)\n"
@@ -601,6 +604,7 @@ static void read_options(options *o, int argc, char **argv)
         { "--window",      "tes", NULL, &o->window,      1,    1e6,  1 },
         { "--batch",       "t",   NULL, &o->batch,       1,    1e5,  1 },
         { "--length",      "ts",  NULL, &o->length,      1,    1e9,  1 },
+        { "--dropout",     "t",   NULL, &o->dropout,     0,    0.99, 0 },
         { "--lr",          "t",   NULL, &o->lr,          1e-9, 1e3,  0 },
         { "--seed",        "ts",  NULL, &o->seed,        0,    1e15, 1 },
         { "--temperature", "s",   NULL, &o->temperature, 0,    1e3,  0 },
@@ -634,7 +638,7 @@ static void read_options(options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
     options o = { argc > 1 ? argv[1] : "", NULL, NULL, join(argv[0], ".safetensors"), "sru", "",
-                  0, 0, 192, 3, 64, 0, 16, 64, 0.012, 1, 0, 0.7 };
+                  0, 0, 192, 3, 64, 0, 0, 16, 64, 0.012, 1, 0, 0.7 };
     sru_context cpu = {0};
     int i;
     for (i = 1; i < argc; i++)

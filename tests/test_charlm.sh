@@ -70,6 +70,10 @@ train --steps 40 --threads 2 --model two.safetensors > two
 check "2 threads write the bytes of 1"         cmp one.safetensors two.safetensors
 train --steps 40 --threads 2 --seed 2 --model seed2.safetensors > seed2
 check "another seed, other bytes"              differ one.safetensors seed2.safetensors
+train --steps 40 --threads 2 --dropout 0.3 --model drop.safetensors > drop
+train --steps 40 --threads 1 --dropout 0.3 --model drop2.safetensors > drop2
+check "dropout changes the training"           differ one.safetensors drop.safetensors
+check "dropout: 1 thread writes the bytes of 2" cmp drop.safetensors drop2.safetensors
 train --seconds 0.3 --model seconds.safetensors > seconds
 check "training by the clock"                  ends_with_test seconds
 
@@ -150,6 +154,7 @@ refuses "--hidden needs .*'0'"      train text --hidden 0
 refuses "--hidden needs .*'many'"   train text --hidden many
 refuses "--layers needs .*'1.5'"    train text --layers 1.5
 refuses "--layers needs .*'33'"     train text --layers 33
+refuses "--dropout needs"           train text --dropout 1
 refuses "--batch needs .*'-4'"      train text --batch -4
 refuses "--length needs .*''"       train text --length ''
 refuses "--lr needs .*'nan'"        train text --lr nan
