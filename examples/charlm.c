@@ -7,8 +7,7 @@
    linear layer makes of their D outputs the probabilities of the V bytes that may come next.
 
    SRU++ attends to the last `window` bytes. In training these are of the batch and of the one
-   before it; in evaluation and sampling they stream through the rings in the state, and may be more:
-   see FARTHER. */
+   before it; in evaluation and sampling they are in the rings of the state, and may be more. */
 #define _POSIX_C_SOURCE 200809L     /* clock_gettime, isatty, popen */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
@@ -36,8 +35,8 @@ static const float BETA1 = 0.9f, BETA2 = 0.99f, EPSILON = 1e-8f, DECAY = 0.1f;  
 typedef struct options {
     const char *command, *file, *text;      /* train FILE, eval FILE TEXT, sample FILE */
     const char *model, *arch, *prime;
-    double      seconds, steps, hidden, layers, projection, window, dropout, batch, length, lr,
-                seed, threads, temperature;
+    double      seconds, steps, hidden, layers, projection, attention, window, dropout, batch,
+                length, lr, seed, threads, temperature;
 } options;
 
 static char error[SRU_ERROR_SIZE];
@@ -343,6 +342,7 @@ static trainer new_trainer(const sru_context *cpu, const options *o)
     if (!strcmp(o->arch, "srupp")) {
         config.arch = SRU_ARCH_SRUPP;
         config.projection_size = (int)o->projection;
+        config.attention_last_n_layers = (int)o->attention;
         config.highway_bias = -2;
         config.causal = 1;
         config.window = (int)o->window;
@@ -564,6 +564,7 @@ static const char help[] =
 "    --arch sru | srupp        SRU, or SRU++: with attention to what came before; there also\n"
 "    --window W                how many characters back; evaluation sees 4 W (64)\n"
 "    --projection P            width of attention (64)\n"
+"    --attention N             only the last N layers attend; 0: all do (0)\n"
 "  charlm eval MODEL FILE      test on the last 5 % of FILE\n"
 "  charlm sample MODEL         write text\n"
 "    --prime TEXT --length N   how it begins, and characters to add (500)\n"
@@ -601,6 +602,7 @@ static void read_options(options *o, int argc, char **argv)
         { "--hidden",      "t",   NULL, &o->hidden,      1,    1e5,  1 },
         { "--layers",      "t",   NULL, &o->layers,      1,    SRU_MAX_LAYERS, 1 },
         { "--projection",  "t",   NULL, &o->projection,  1,    1e5,  1 },
+        { "--attention",   "t",   NULL, &o->attention,   0,    SRU_MAX_LAYERS, 1 },
         { "--window",      "tes", NULL, &o->window,      1,    1e6,  1 },
         { "--batch",       "t",   NULL, &o->batch,       1,    1e5,  1 },
         { "--length",      "ts",  NULL, &o->length,      1,    1e9,  1 },
@@ -638,7 +640,8 @@ static void read_options(options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
     options o = { argc > 1 ? argv[1] : "", NULL, NULL, join(argv[0], ".safetensors"), "sru", "",
-                  0, 0, 192, 3, 64, 0, 0, 16, 64, 0.012, 1, 0, 0.7 };
+                  0, 0, 192, 3, 64, 0, 0, 0, 16, 64, 0.012, 1, 0,
+                  0.7 };
     sru_context cpu = {0};
     int i;
     for (i = 1; i < argc; i++)

@@ -90,6 +90,10 @@ check "eval repeats the figure of SRU++"       same_test pp pp_eval
 check "evaluation sees four times as far"      cmp pp_eval pp_eval80
 "$charlm" eval pp.safetensors text --window 2 > pp_eval2
 check "a shorter window, another figure"       differ pp_eval pp_eval2
+pp --attention 1 --threads 2 --model last.safetensors > last
+grep -ao 'rnn_lst.[0-9].transform_module.alpha' last.safetensors > last_alpha
+check "attention in the last layer only"       grep -qx rnn_lst.1.transform_module.alpha last_alpha
+check "and in no other"                        [ "$(wc -l < last_alpha)" = 1 ]
 "$charlm" sample pp.safetensors --prime 'static ' --length 50 > pp_sample
 check "SRU++ samples through its ring"         [ "$(wc -c < pp_sample)" = 58 ]
 
@@ -162,6 +166,7 @@ refuses "--seconds needs .*'1h'"    train text --seconds 1h
 refuses "--seconds and --steps"     train text --seconds 1 --steps 1
 refuses "--window needs .*'0'"      train text --arch srupp --window 0
 refuses "--projection needs"        train text --arch srupp --projection 0
+refuses "--attention needs"         train text --arch srupp --attention -1
 refuses "--arch needs sru"          train text --arch lstm
 refuses "--cuda is not supported"   train text --cuda
 refuses "cut.safetensors"           eval cut.safetensors text
