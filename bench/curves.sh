@@ -1,0 +1,31 @@
+#!/bin/sh
+# Trains SRU and SRU++ as language models of FILE's characters, for SECONDS each (600) on 2 threads,
+# and draws both learning curves in build/curves.svg, by gnuplot.
+#
+#     sh bench/curves.sh FILE [SECONDS]
+
+case $1 in ''|-h|--help) sed -n '2,5s/^# \{0,1\}//p' "$0"; [ -n "$1" ]; exit ;; esac
+file=$1 seconds=${2:-600}
+
+train()                         # train NAME OPTIONS...: with what was found best for it in that time
+{
+    name=$1; shift
+    echo "== $name: $*"
+    build/charlm train "$file" --seconds "$seconds" --threads 2 --model build/"$name".safetensors \
+        "$@" || exit 1
+}
+train sru   --arch sru   --layers 4 --hidden 256 --lr 0.008 --dropout 0.05
+train srupp --arch srupp --layers 4 --hidden 256 --lr 0.008 --dropout 0.05 --projection 128 \
+            --attention 2
+
+gnuplot <<'END' && echo "build/curves.svg"
+set terminal svg size 800,500 background 'white'
+set output 'build/curves.svg'
+set datafile separator ','
+set grid
+set title 'validation while training, by the clock'
+set xlabel 'seconds'
+set ylabel 'bits per character'
+plot 'build/sru.safetensors.csv' using 1:4 with lines lw 2 title 'SRU', \
+     'build/srupp.safetensors.csv' using 1:4 with lines lw 2 title 'SRU++'
+END
