@@ -23,6 +23,14 @@ test: all             ## run all tests; the last line is `N passed, N failed`
 bench: build/bench    ## measure the operators and networks on this machine
 	build/bench
 
+peers: build/bench build/charlm  ## measure beside torch, onnxruntime, OpenBLAS and the reference
+	bench/setup
+	build/venv/bin/python bench/peers.py $(ARGS)
+
+learning: build/charlm  ## train on FILE for SECONDS beside LSTM, GRU and the reference: the curves
+	bench/setup
+	build/venv/bin/python bench/learning.py $(FILE) --seconds $(SECONDS) $(ARGS)
+
 test-pytorch:         ## compare with the reference in PyTorch, which it installs first
 	tests/pytorch/run
 
@@ -59,4 +67,4 @@ build/%: tests/%.c build/sru.o $(wildcard tests/*.h)
 build:
 	mkdir -p build
 
-.PHONY: all run test bench test-pytorch test-exhaustive help clean cuda test-cuda
+.PHONY: all run test bench peers learning test-pytorch test-exhaustive help clean cuda test-cuda

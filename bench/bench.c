@@ -29,7 +29,8 @@ static const char *const help =
     "  --type NAME              of packed weights: f32 (default), bf16, q8\n"
     "  --seconds N              for each case, default 1\n"
     "  --json                   one object a line: case, threads, isa, ns (median of a call),\n"
-    "                           ns_min, and gflops (of the products) or gbytes (moved) a second\n";
+    "                           ns_min, gflops (of the products) or gbytes (moved) a second, and\n"
+    "                           bytes of memory used\n";
 
 static const char *const set[] = {
     "linear 1024 1536 512", "linear 512 3072 1024", "linear 64 1536 512", "linear 1 1536 512",
@@ -67,12 +68,13 @@ typedef struct bench {
 } bench;
 
 static void  *taken[64];
-static size_t taken_count;
+static size_t taken_count, taken_bytes;
 
 static void *take(size_t bytes)
 {
     void *p = taken_count < 64 ? sru_cpu()->alloc(NULL, bytes ? bytes : 1) : NULL;
     if (!p) fail("no memory");
+    taken_bytes += bytes;
     return taken[taken_count++] = p;
 }
 
@@ -336,8 +338,9 @@ static void run(const char *text, int threads)
 
     if (option.json) {
         printf("{\"case\": \"%s\", \"threads\": %d, \"isa\": \"%s\", \"ns\": %.1f, "
-               "\"ns_min\": %.1f, \"%s\": %.4g}\n", text, c.ctx.threads, c.ctx.op->name,
-               ns[0], ns[1], c.flops > 0 ? "gflops" : "gbytes", rate);
+               "\"ns_min\": %.1f, \"%s\": %.4g, \"bytes\": %.0f}\n", text, c.ctx.threads,
+               c.ctx.op->name, ns[0], ns[1], c.flops > 0 ? "gflops" : "gbytes", rate,
+               (double)taken_bytes);
     } else {
         static int headed;
         if (!headed++)
@@ -351,6 +354,7 @@ static void run(const char *text, int threads)
     }
     fflush(stdout);
     while (taken_count) c.ctx.op->release(&c.ctx, taken[--taken_count]);
+    taken_bytes = 0;
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */

@@ -111,7 +111,7 @@ refused $dir/train $dir/no-such-file
 # ---- the benchmarks ------------------------------------------------------------------------------
 
 json='\{"case": "[a-z]+[ 0-9]+", "threads": [0-9]+, "isa": "[a-z0-9]+", "ns": [0-9.]+, '
-json="$json"'"ns_min": [0-9.]+, "g(flops|bytes)": [0-9.e+-]+\}'
+json="$json"'"ns_min": [0-9.]+, "g(flops|bytes)": [0-9.e+-]+, "bytes": [0-9]+\}'
 for run in "linear 10 20 30" "scan 5 2 20" "layer 5 2 20 2" "train 5 2 20 2" "stream 20 2" \
            "layernorm 10 20" "attention 10 2 3 4" "srupp 9 2 16 8 2 --heads 2" \
            "srupp 9 2 16 8 2 --train" "linear 10 20 30 --type bf16" "stream 20 2 --type q8" \

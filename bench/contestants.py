@@ -1,0 +1,280 @@
+"""One library's side of the comparison that peers.py makes.     contestants.py LIBRARY
+
+LIBRARY is torch, onnxruntime, openblas, sru2 or sru3, which are the reference's versions 2.x and
+3.0-dev. First it tells its versions; then each line of JSON that it reads is a case to be timed or
+its memory to be measured, and is answered by one. Each library has a process of its own, so that
+threads of one that wait for work do not disturb another.
+"""
+import ctypes, ctypes.util, glob, json, os, statistics, sys, time
+
+STEPS = 256             # that SRU++ remembers when it streams
+
+
+# ---- libraries: each is its versions, set_threads(n), and cases that make a function to be timed
+
+class Torch:
+    def __init__(self):
+        import torch
+        self.torch = torch
+        torch.manual_seed(1)
+        config = torch.__config__.show()
+        mkl = [line for line in config.splitlines() if "Math Kernel" in line]
+        self.versions = {"torch": torch.__version__.split("+")[0],
+                         "MKL": mkl[0].split("Version ")[1].split(" ")[0] if mkl else "none",
+                         "torch's instruction set": torch.backends.cpu.get_cpu_capability()}
+
+    def set_threads(self, n):
+        self.torch.set_num_threads(n)
+
+    def mm(self, M, N, K):
+        x, w, y = self.torch.randn(M, K), self.torch.randn(N, K), self.torch.empty(M, N)
+        w = w.t()
+        return lambda: self.torch.mm(x, w, out=y)
+
+    def products(self, T, B, D, L):
+        """Those of SRU's layers."""
+        mm = self.mm(T*B, 3*D, D)
+
+        def run():
+            for _ in range(L):
+                mm()
+        return run
+
+    def layernorm(self, rows, n):
+        x, gain, bias = self.torch.randn(rows, n), self.torch.randn(n), self.torch.randn(n)
+        return lambda: self.torch.nn.functional.layer_norm(x, (n,), gain, bias)
+
+    def attention(self, T, B, H, HD):
+        q, k, v = (self.torch.randn(B, H, T, HD) for _ in range(3))
+        return lambda: self.torch.nn.functional.scaled_dot_product_attention(q, k, v,
+                                                                             is_causal=True)
+
+    def infer(self, rnn, T, B, D):
+        rnn.eval()
+        x = self.torch.randn(T, B, D)
+        return lambda: rnn(x)
+
+    def step(self, rnn, D):
+        rnn.eval()
+        x, kept = self.torch.randn(1, 1, D), [None]
+
+        def run():
+            h, kept[0] = rnn(x, kept[0])
+        return run
+
+    def train(self, rnn, T, B, D, *more):
+        rnn.train()
+        x = self.torch.randn(T, B, D, requires_grad=True)
+        dh = self.torch.randn(T, B, D)
+
+        def run():
+            with self.torch.enable_grad():
+                rnn(x, *more)[0].backward(dh)
+        return run
+
+    def lstm(self, T, B, D, L): return self.infer(self.torch.nn.LSTM(D, D, L), T, B, D)
+    def gru(self, T, B, D, L): return self.infer(self.torch.nn.GRU(D, D, L), T, B, D)
+    def lstm_step(self, D, L): return self.step(self.torch.nn.LSTM(D, D, L), D)
+    def lstm_train(self, T, B, D, L): return self.train(self.torch.nn.LSTM(D, D, L), T, B, D)
+
+
+class Sru2(Torch):
+    """Inference by the compiled operator, which the reference only uses when it is scripted."""
+    def __init__(self):
+        super().__init__()
+        import sru
+        self.sru = sru
+        self.versions = {"sru": sru.__version__}
+
+    def sru_infer(self, T, B, D, L):
+        return self.infer(self.torch.jit.script(self.sru.SRU(D, D, L).eval()), T, B, D)
+
+    def sru_step(self, D, L):
+        return self.step(self.torch.jit.script(self.sru.SRU(D, D, L).eval()), D)
+
+    def sru_train(self, T, B, D, L):
+        return self.train(self.sru.SRU(D, D, L), T, B, D)
+
+    def scan(self, T, B, D):
+        torch = self.torch
+        u, x, c = torch.randn(T, B, 3*D), torch.randn(T, B, D), torch.zeros(B, D)
+        v, bias = torch.randn(2*D), torch.randn(2*D)
+        return lambda: torch.ops.sru_cpu.cpu_forward(u, x, v, bias, c, None, T, B, D, 3, 0, True,
+                                                     1.0, False)
+
+    def charlm(self, D, L, B, T):
+        """An update of the network that charlm trains."""
+        import learning
+        return learning.Trainer("sru", D, L, B, T, 0.01).update_random
+
+
+class Sru3(Torch):
+    def __init__(self):
+        super().__init__()
+        import sru
+        self.sru = sru
+        self.versions = {"sru 3": sru.__version__}
+
+    def mask(self, T):
+        return self.torch.full((T, T), -float("inf")).triu(1)
+
+    def srupp(self, T, B, D, P, L):
+        rnn = self.torch.jit.script(self.sru.SRUpp(D, D, P, L).eval())
+        x, mask = self.torch.randn(T, B, D), self.mask(T)
+        return lambda: rnn(x, None, None, mask)
+
+    def srupp_train(self, T, B, D, P, L):
+        return self.train(self.sru.SRUpp(D, D, P, L), T, B, D, None, None, self.mask(T))
+
+    def srupp_step(self, D, P, L):
+        rnn = self.torch.jit.script(self.sru.SRUpp(D, D, P, L).eval())
+        x, c = self.torch.randn(1, 1, D), self.torch.zeros(L, 1, D)
+        memory = [self.torch.randn(STEPS, 1, D) for _ in range(L)]
+        return lambda: rnn(x, c, None, None, memory)
+
+
+class Onnxruntime:
+    def __init__(self):
+        import numpy, onnx, onnxruntime
+        self.np, self.onnx, self.ort, self.threads = numpy, onnx, onnxruntime, 1
+        self.versions = {"onnxruntime": onnxruntime.__version__}
+
+    def set_threads(self, n):
+        self.threads = n
+
+    def network(self, kind, T, B, D, L):
+        """L layers, as PyTorch would export them; state goes in and out."""
+        helper, K, nodes, weights = self.onnx.helper, {"LSTM": 4, "GRU": 3}[kind], [], []
+        random = self.np.random.default_rng(1)
+        states = ["h", "c"] if kind == "LSTM" else ["h"]
+        inputs, outputs = {"x0": (T, B, D)}, {"x%d" % L: (T, B, D)}
+        axis = helper.make_tensor("axis", self.onnx.TensorProto.INT64, [1], [1])
+        for i in range(L):
+            for name, shape in (("w", (1, K*D, D)), ("r", (1, K*D, D)), ("b", (1, 2*K*D))):
+                values = random.uniform(-D**-0.5, D**-0.5, shape).astype(self.np.float32)
+                weights.append(self.onnx.numpy_helper.from_array(values, "%s%d" % (name, i)))
+            for s in states:
+                inputs["%s%d" % (s, i)] = outputs["%s%d_out" % (s, i)] = (1, B, D)
+            names = [n + str(i) for n in ["x", "w", "r", "b"]] + [""] + [s + str(i) for s in states]
+            nodes.append(helper.make_node(kind, names, ["y%d" % i] + ["%s%d_out" % (s, i)
+                                          for s in states], hidden_size=D,
+                                          **({"linear_before_reset": 1} if kind == "GRU" else {})))
+            nodes.append(helper.make_node("Squeeze", ["y%d" % i, "axis"], ["x%d" % (i + 1)]))
+
+        def values(shapes):
+            return [helper.make_tensor_value_info(n, self.onnx.TensorProto.FLOAT, s)
+                    for n, s in shapes.items()]
+        graph = helper.make_graph(nodes, kind, values(inputs), values(outputs), weights + [axis])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+        options = self.ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        session = self.ort.InferenceSession(model.SerializeToString(), options,
+                                            providers=["CPUExecutionProvider"])
+        binding = session.io_binding()
+        for n, s in inputs.items():
+            value = random.standard_normal(s) if n == "x0" else self.np.zeros(s)
+            binding.bind_ortvalue_input(
+                n, self.ort.OrtValue.ortvalue_from_numpy(value.astype(self.np.float32)))
+        for n, s in outputs.items():
+            binding.bind_ortvalue_output(
+                n, self.ort.OrtValue.ortvalue_from_numpy(self.np.zeros(s, self.np.float32)))
+        return lambda: session.run_with_iobinding(binding)
+
+    def lstm(self, T, B, D, L): return self.network("LSTM", T, B, D, L)
+    def gru(self, T, B, D, L): return self.network("GRU", T, B, D, L)
+    def gru_step(self, D, L): return self.network("GRU", 1, 1, D, L)
+
+
+class Openblas:
+    """Debian's, installed or unpacked by `make peers` in build/openblas."""
+    def __init__(self):
+        import numpy
+        self.np = numpy
+        found = glob.glob("build/openblas/**/libopenblas.so.0", recursive=True)
+        self.c = ctypes.CDLL(found[0] if found else
+                             ctypes.util.find_library("openblas") or "libopenblas.so.0")
+        self.c.openblas_get_config.restype = ctypes.c_char_p
+        self.versions = {"OpenBLAS": self.c.openblas_get_config().decode().split("OpenBLAS ")[1]}
+
+    def set_threads(self, n):
+        self.c.openblas_set_num_threads(n)
+
+    def mm(self, M, N, K):
+        random = self.np.random.default_rng(1)
+        x, w, y = (random.standard_normal(s).astype(self.np.float32)
+                   for s in ((M, K), (N, K), (M, N)))
+
+        def pointer(a):
+            return ctypes.c_void_p(a.ctypes.data)
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        args = (101, 111, 112, M, N, K, one, pointer(x), K, pointer(w), K, zero, pointer(y), N)
+        return lambda keep=(x, w, y): self.c.cblas_sgemm(*args)
+
+
+# ---- measuring -------------------------------------------------------------------------------
+
+def median_time(call, seconds):
+    """ns of a call; calls that are shorter than the clock is exact are timed together."""
+    together, clock = 1, time.perf_counter_ns
+    while True:
+        start = clock()
+        for _ in range(together):
+            call()
+        if clock() - start > 2e4:
+            break
+        together *= 2
+    samples, end = [], clock() + 1e9*seconds
+    while not samples or clock() < end:
+        start = clock()
+        for _ in range(together):
+            call()
+        samples.append((clock() - start)/together)
+    return statistics.median(samples)
+
+
+def status(field):
+    """Bytes of memory from /proc/self/status."""
+    with open("/proc/self/status") as f:
+        return [1024*int(line.split()[1]) for line in f if line.startswith(field)][0]
+
+
+def memory(make):
+    """Bytes by which the process grows at most while it makes a case and runs it once."""
+    with open("/proc/self/clear_refs", "w") as f:
+        f.write("5")
+    before = status("VmRSS")
+    make()()
+    return max(0, status("VmHWM") - before)
+
+
+def main():
+    libraries = {"torch": Torch, "onnxruntime": Onnxruntime, "openblas": Openblas, "sru2": Sru2,
+                 "sru3": Sru3}
+    if len(sys.argv) != 2 or sys.argv[1] not in libraries:
+        sys.exit(__doc__)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)                                   # what libraries print is no answer
+    library = libraries[sys.argv[1]]()
+    if hasattr(library, "torch"):
+        library.torch.set_grad_enabled(False)
+    answers.write(json.dumps(library.versions) + "\n")
+    last, call = None, None
+    for line in sys.stdin:
+        ask = json.loads(line)
+        kind, *sizes = ask["case"].split()
+        make = lambda: getattr(library, kind)(*map(int, sizes))
+        library.set_threads(ask["threads"])
+        if ask.get("memory"):
+            answer = {"bytes": memory(make)}
+        else:
+            if last != (ask["case"], ask["threads"]):
+                call = None                         # frees the case before
+                last, call = (ask["case"], ask["threads"]), make()
+                for _ in range(3):                  # compilers that trace calls need two
+                    call()
+            answer = {"ns": median_time(call, ask["seconds"])}
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

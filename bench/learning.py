@@ -1,0 +1,214 @@
+"""Learning curves: build/charlm beside nn.LSTM, nn.GRU and the reference's SRU under PyTorch, each
+training a language model of characters on the same text for as many seconds, one after the other.
+
+    make learning FILE=text SECONDS=120
+    build/venv/bin/python bench/learning.py FILE [--seconds 120] [--threads 2] [--only PATTERN]
+
+All see what charlm sees: 90 % of the file for training, as 16 streams that are read on and on with
+the state carried from update to update, 5 % for validation, the last 5 % for the test. AdamW, a
+rate that rises for 5 % of the time and falls along a cosine, gradients clipped at 1; the time
+includes validations. Writes the curves, their picture and a table to build/learning.
+"""
+import argparse, copy, csv, math, os, re, subprocess, sys, time
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CHARLM = "sru.h"
+VALIDATED = 16384       # characters of a validation, as charlm does it: at most once in this share
+VALIDATE = 0.05         # of the time, and after so many characters of training
+BETWEEN = 4*VALIDATED
+
+# name, class, units, layers, learning rate: the best found for each at 120 seconds
+NETWORKS = [("nn.LSTM 1 x 256", "lstm", 256, 1, 0.005),
+            ("nn.GRU 1 x 256", "gru", 256, 1, 0.005),
+            ("reference SRU 2 x 256", "sru", 256, 2, 0.005)]
+BATCH, LENGTH = 16, 64
+
+
+class Network(torch.nn.Module):
+    def __init__(self, kind, D, L):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(256, D)
+        if kind == "sru":
+            import sru
+            self.rnn = sru.SRU(D, D, L, layer_norm=True, normalize_after=True)
+        else:
+            self.rnn = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](D, D, L)
+        self.output = torch.nn.Linear(D, 256)
+        # the reference uses its compiled operator only in scripted modules, and only to infer
+        self.fast = torch.jit.script(self.rnn) if kind == "sru" else self.rnn
+
+    def forward(self, tokens, state):
+        h, state = (self.rnn if self.training else self.fast)(self.embedding(tokens), state)
+        return self.output(h), state
+
+
+def bits(logits, targets, reduction="mean"):
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(),
+                                             reduction=reduction)/math.log(2)
+
+
+class Trainer:
+    def __init__(self, kind, D, L, B, T, rate):
+        torch.manual_seed(1)
+        self.net, self.B, self.T, self.rate = Network(kind, D, L), B, T, rate
+        self.adamw = torch.optim.AdamW(self.net.parameters(), lr=rate, betas=(0.9, 0.99),
+                                       weight_decay=0.1, fused=True)
+        self.state, self.random = None, torch.randint(256, (2, T, B))
+
+    def update(self, x, y, share=0.5):
+        """One step on x, y (T,B); share is the part of the training that is done. Returns bits."""
+        for group in self.adamw.param_groups:
+            group["lr"] = self.rate*(share/0.05 if share < 0.05 else
+                                     0.5 + 0.5*math.cos(math.pi*(share - 0.05)/0.95))
+        with torch.enable_grad():
+            logits, state = self.net.train()(x, self.state)
+            loss = bits(logits, y)
+            self.state = tuple(s.detach() for s in state) if isinstance(state, tuple) \
+                else state.detach()
+            self.adamw.zero_grad()
+            (loss*math.log(2)).backward()
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1)
+        self.adamw.step()
+        return loss.item()
+
+    def update_random(self):
+        return self.update(*self.random)
+
+    @torch.no_grad()
+    def evaluate(self, text):
+        """Bits per character, the state carried through the text."""
+        self.net.eval()
+        total, state = 0, None
+        for at in range(0, len(text) - 1, 1024):
+            x, y = text[at:at + 1024][:len(text) - 1 - at], text[at + 1:at + 1025]
+            logits, state = self.net(x.unsqueeze(1), state)
+            total += bits(logits, y.unsqueeze(1), "sum").item()
+        return total/(len(text) - 1)
+
+
+def progress(name, share, seconds, characters, validation):
+    print("\r%-24s %3.0f %%  %.2f million characters, %.0f a second  validation %.3f  %.0f s left "
+          % (name, 100*share, 1e-6*characters, characters/seconds, validation,
+             seconds*(1 - share)/share), end="", flush=True)
+
+
+def train(name, network, path, seconds, curve):
+    """Returns bits per character of the test, and characters a second."""
+    with open(path, "rb") as f:
+        text = torch.frombuffer(bytearray(f.read()), dtype=torch.uint8).long()
+    n = len(text)*90//100
+    validation, test = text[n:len(text)*95//100], text[len(text)*95//100:]
+    t = Trainer(*network[:3], BATCH, LENGTH, network[3])
+    if t.net.fast is not t.net.rnn:
+        for _ in range(3):              # compiles it before the clock starts
+            t.evaluate(validation[:2000])
+    streams = torch.arange(BATCH)*(n//BATCH)
+    steps = torch.arange(LENGTH + 1).unsqueeze(1)
+    start, step, last, shown = time.time(), 0, 0, 0
+    losses, best, lowest, value, share = [], None, math.inf, 8, 0
+    curve.writerow(["seconds", "characters", "training", "validation"])
+    while share < 1:
+        at = (streams + step*LENGTH + steps)%n
+        losses.append(t.update(text[at[:-1]], text[at[1:]], share))
+        step += 1
+        share = min(1, (time.time() - start)/seconds)
+        if share >= 1 or (share - last >= VALIDATE and len(losses)*BATCH*LENGTH >= BETWEEN):
+            value, last = t.evaluate(validation[:VALIDATED]), share
+            if value < lowest:
+                lowest, best = value, copy.deepcopy(t.net.state_dict())
+            elapsed = time.time() - start
+            curve.writerow(["%.2f" % elapsed, step*BATCH*LENGTH,
+                            "%.4f" % (sum(losses)/len(losses)), "%.4f" % value])
+            losses = []
+        if share >= 1 or time.time() - shown > 0.5:
+            progress(name, share, time.time() - start, step*BATCH*LENGTH, value)
+            shown = time.time()
+    print()
+    t.net.load_state_dict(best)
+    return t.evaluate(test), step*BATCH*LENGTH/elapsed
+
+
+def charlm(path, seconds, threads, csv_path):
+    """The same by build/charlm."""
+    model = csv_path[:-len(".csv")] + ".safetensors"
+    command = ["build/charlm", "train", path, "--model", model, "--seconds", str(seconds),
+               "--threads", str(threads)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    rate = test = None
+    for line in run.stdout:
+        speed = re.search(r"characters, (\d+) a second", line)
+        last = re.match(r"test ([\d.]+) bits per character", line)
+        rate = float(speed.group(1)) if speed else rate
+        test = float(last.group(1)) if last else test
+        if speed:
+            print("\r%-24s %s" % (CHARLM, line.strip()), end="", flush=True)
+    print()
+    if run.wait() or test is None:
+        sys.exit("charlm failed")
+    os.replace(model + ".csv", csv_path)
+    return test, rate
+
+
+def draw(results, seconds, path, out):
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    figure, axes = plt.subplots(figsize=(8, 5))
+    for i, (name, (test, rate, points)) in enumerate(results.items()):
+        axes.plot([p[0] for p in points], [p[1] for p in points], lw=2.5 if i == 0 else 1.5,
+                  color="C3" if i == 0 else "C%d" % [0, 1, 2, 4, 5][(i - 1)%5],
+                  label="%s: test %.2f, %.0f thousand characters a second"
+                  % (name, test, 1e-3*rate))
+    low = min(min(p[1] for p in points) for _, _, points in results.values())
+    axes.set_ylim(low - 0.1, low + 2)
+    axes.set_xlim(0, seconds)
+    axes.set_xlabel("seconds of training")
+    axes.set_ylabel("validation, bits per character")
+    axes.set_title("Language models of the characters of %s" % os.path.basename(path))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(os.path.join(out, "learning.png"), dpi=150, bbox_inches="tight")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    parser.add_argument("--seconds", type=float, default=120, help="of each training (120)")
+    parser.add_argument("--threads", type=int, default=2, help="of each (2)")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="names that contain it")
+    parser.add_argument("--out", default=os.path.join(os.path.dirname(HERE), "build/learning"),
+                        help="a folder (build/learning)")
+    o = parser.parse_args()
+    o.file, o.out = os.path.abspath(o.file), os.path.abspath(o.out)
+    os.chdir(os.path.dirname(HERE))
+    os.makedirs(o.out, exist_ok=True)
+    torch.set_num_threads(o.threads)
+    results = {}
+    for name, *network in [(CHARLM,)] + NETWORKS:
+        if not re.search(o.only, name):
+            continue
+        path = os.path.join(o.out, re.sub(r"\W+", "_", name) + ".csv")
+        if network:
+            with open(path, "w", newline="") as f:
+                test, rate = train(name, network, o.file, o.seconds, csv.writer(f))
+        else:
+            test, rate = charlm(o.file, o.seconds, o.threads, path)
+        with open(path) as f:
+            points = [(float(r["seconds"]), float(r["validation"])) for r in csv.DictReader(f)]
+        results[name] = test, rate, points
+    table = ["| %g s on %d threads, %s | test, bits per character | characters a second |"
+             % (o.seconds, o.threads, os.path.basename(o.file)), "|---|---|---|"]
+    table += ["| %s | %.3f | %s |" % (name, test, format(rate, ",.0f"))
+              for name, (test, rate, _) in results.items()]
+    with open(os.path.join(o.out, "learning.md"), "w") as f:
+        f.write("\n".join(table) + "\n")
+    print("\n".join(table))
+    if results:
+        draw(results, o.seconds, o.file, o.out)
+        print("picture: " + os.path.join(o.out, "learning.png"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+/* What the machine can do at most, with vectors as wide as the compiler's flags allow:
+
+       cc -O2 -fopenmp -ffp-contract=fast -mavx2 -mfma bench/peak.c -o build/peak
+       build/peak flops 1 0.1           multiplications and additions in registers, in 10^9 a second
+       build/peak copy 1 0.1 BYTES      from one array to another, 10^9 bytes read and written
+       build/peak read 1 0.1 BYTES
+
+   on 1 thread for 0.1 seconds; BYTES are those of all threads. Prints the best repetition. */
+#define _POSIX_C_SOURCE 200112L         /* clock_gettime */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__AVX512F__)
+enum { WIDTH = 16 };                    /* floats of a vector */
+#elif defined(__AVX__)
+enum { WIDTH = 8 };
+#else
+enum { WIDTH = 4 };
+#endif
+typedef float vector __attribute__((vector_size(WIDTH*sizeof(float)), aligned(WIDTH*4)));
+
+enum { CHAINS = 12, ROUNDS = 10000 };   /* 8 are in flight where two of latency 4 start at once */
+static volatile float given = 0.5f, taken;      /* so that nothing is known, nothing in vain */
+
+static void multiply_and_add(void)
+{
+    vector c[CHAINS], a = {0}, b = {0};
+    int i, n;
+    a += given;
+    b += given;
+    for (i = 0; i < CHAINS; i++) c[i] = a*given;
+    for (n = 0; n < ROUNDS; n++) {
+#pragma GCC unroll 12
+        for (i = 0; i < CHAINS; i++) c[i] = c[i]*a + b;
+    }
+    for (i = 1; i < CHAINS; i++) c[0] += c[i];
+    taken = c[0][0];
+}
+
+static void add_up(const float *from, size_t bytes)
+{
+    const vector *v = (const vector *)from;
+    vector c[8];
+    size_t n = bytes/sizeof(vector);
+    int i;
+    memset(c, 0, sizeof c);
+    for (; n >= 8; n -= 8, v += 8) {
+#pragma GCC unroll 8
+        for (i = 0; i < 8; i++) c[i] += v[i];
+    }
+    for (i = 1; i < 8; i++) c[0] += c[i];
+    taken = c[0][0];
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9*(double)t.tv_nsec;
+}
+
+static void copy_over(char *to, const char *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+    __asm__ volatile("" : : "r"(to) : "memory");
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 3 ? argv[1] : "";
+    const int threads = argc > 3 ? atoi(argv[2]) : 1;
+    const int flops = !strcmp(what, "flops"), copy = !strcmp(what, "copy");
+    const double seconds = argc > 3 ? atof(argv[3]) : 0;
+    size_t bytes = argc > 4 ? (size_t)atof(argv[4])/(size_t)(threads > 0 ? threads : 1) : 0;
+    const size_t repeat = flops ? 50 : 1 + (size_t)2e7/(bytes + 1);     /* a millisecond or so */
+    double best = 1e30, end;
+    char *memory;
+    if (threads < 1 || !(flops ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
+        fputs("peak flops THREADS SECONDS | copy THREADS SECONDS BYTES | read ...: see peak.c\n",
+              stderr);
+        return 1;
+    }
+    bytes = (bytes + 63)/64*64;
+    memory = (char *)malloc(64 + 2*bytes*(size_t)threads);
+    if (!memory) return 1;
+    memset(memory, 1, 64 + 2*bytes*(size_t)threads);    /* pages of their own: not those of 0 */
+    memory += 64 - (size_t)memory%64;
+    end = now() + seconds;
+    do {
+        const double start = now();
+        int t;
+#pragma omp parallel for num_threads(threads)
+        for (t = 0; t < threads; t++) {
+            char *mine = memory + 2*bytes*(size_t)t;
+            size_t i;
+            for (i = 0; i < repeat; i++) {
+                if (flops) multiply_and_add();
+                else if (copy) copy_over(mine + bytes, mine, bytes);
+                else add_up((const float *)mine, bytes);
+            }
+        }
+        if (now() - start < best) best = now() - start;
+    } while (now() < end);
+    printf("%.6g\n", 1e-9*threads*(double)repeat/best*
+           (flops ? 2.0*CHAINS*ROUNDS*WIDTH : (double)bytes*(copy ? 2 : 1)));
+    return 0;
+}

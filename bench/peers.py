@@ -1,0 +1,412 @@
+"""Times sru.h beside its peers: torch, onnxruntime, OpenBLAS, and the reference, 2.x and 3.0-dev.
+
+    make peers                                  sets up what it needs, and runs it: some minutes
+    make peers ARGS="--only linear --isa avx2"
+
+Each case is measured by all who take part in it, one after the other, again and again; a ratio is
+the median, over these rounds, of their time by that of sru.h. It writes to build/peers, or to
+build/peers-ISA with --isa:
+
+    peers.md, peers.csv     ratios, with the target beside each: at least so many times as fast
+    curves.csv, memory.csv  times against d, T, B and threads; memory against T
+    *.png                   pictures of all this
+"""
+import argparse, csv, glob, json, os, platform, re, statistics, subprocess, sys, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ISA_FLAGS = {"avx512": ["-mavx512f", "-mprefer-vector-width=512"], "avx2": ["-mavx2", "-mfma"]}
+# so that peers use no more than an AVX2 machine has; onnxruntime cannot be asked for it
+AVX2_PEERS = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
+              "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
+CHARLM_SECONDS = 4
+WINDOW = 257                # of SRU++ when it streams: the step itself and 256 before it
+
+
+# ---- what is measured ------------------------------------------------------------------------
+
+def table(isa):
+    """Work, the case of build/bench, and whom to compare: name, library, its case, at least."""
+    linear = [(1024, 1536, 512), (512, 3072, 1024), (64, 1536, 512), (32, 768, 256),
+              (256, 9216, 768)]
+    largest = sorted(linear, key=lambda s: s[0]*s[1]*s[2])[-2:]
+    for s in linear:
+        text = "%d %d %d" % s
+        yield ("linear (%d,%d,%d)" % s, "linear " + text, [
+            ("MKL", "torch", "mm " + text, 1), ("OpenBLAS", "openblas", "mm " + text, 1),
+            ("measured peak", "peak", "flops %d" % (2*s[0]*s[1]*s[2]),
+             0.9 if s in largest else None)])
+    for kind, target in (("f32", 1.25), ("bf16", 1.8), ("q8", 1.8)):
+        yield ("linear (1,1536,512), " + kind, "linear 1 1536 512 --type " + kind,
+               [("MKL", "torch", "mm 1 1536 512", target)])
+    for d in (128, 256, 512, 1024):
+        text = "128 8 %d 2" % d
+        yield ("layers (128,8,%d,2)" % d, "layer " + text,
+               [("MKL, their products alone", "torch", "products " + text,
+                 1/(1.15 if d == 128 else 1.05))])
+    yield ("scan (16,8,256), in cache", "scan 16 8 256", [
+        ("reference's operator", "sru2", "scan 16 8 256", {"avx2": 11, "avx512": 20}.get(isa)),
+        ("copying as much", "peak", "copy %d" % (4*5*16*8*256), None)])
+    for s, targets in (((128, 8, 512, 2), (1.9, 2.3, 3.6)), ((512, 1, 512, 2), (1.9, 4.7, 6)),
+                       ((256, 1, 128, 2), (2.4, 4, 6))):
+        text = "%d %d %d %d" % s
+        yield ("inference (%d,%d,%d,%d)" % s, "layer " + text, [
+            ("reference SRU", "sru2", "sru_infer " + text, targets[0]),
+            ("onnxruntime GRU", "onnxruntime", "gru " + text, targets[1]),
+            ("nn.LSTM", "torch", "lstm " + text, targets[2])])
+    yield ("training (128,8,512,2)", "train 128 8 512 2", [
+        ("reference SRU", "sru2", "sru_train 128 8 512 2", 2.5),
+        ("nn.LSTM", "torch", "lstm_train 128 8 512 2", 3.7)])
+    for d, gru, sru in ((128, 5, 15), (512, 3.3, 2.5), (1024, 5, 2)):
+        yield ("streaming (%d,2)" % d, "stream %d 2" % d, [
+            ("onnxruntime GRU", "onnxruntime", "gru_step %d 2" % d, gru),
+            ("reference SRU", "sru2", "sru_step %d 2" % d, sru),
+            ("reading the weights", "peak", "read %d" % (4*2*3*d*d), None)])
+        for kind in ("bf16", "q8"):
+            yield ("streaming (%d,2), %s" % (d, kind), "stream %d 2 --type %s" % (d, kind),
+                   [("onnxruntime GRU", "onnxruntime", "gru_step %d 2" % d, None)])
+    for s in ((256, 4, 512, 128, 2), (1024, 1, 512, 128, 2)):
+        text = "%d %d %d %d %d" % s
+        yield ("SRU++ inference (%d,%d,%d,%d,%d)" % s, "srupp " + text,
+               [("reference SRU++", "sru3", "srupp " + text, 2.2)])
+        yield ("SRU++ training (%d,%d,%d,%d,%d)" % s, "srupp %s --train" % text,
+               [("reference SRU++", "sru3", "srupp_train " + text, 3.5)])
+    yield ("SRU++ streaming (512,128,2), 256 back",
+           "srupp 1 1 512 128 2 --window %d --after %d" % (WINDOW, 2*WINDOW),
+           [("reference SRU++", "sru3", "srupp_step 512 128 2", 20)])
+    yield ("layer norm (2048,512)", "layernorm 2048 512", [
+        ("torch", "torch", "layernorm 2048 512", 1),
+        ("copying as much", "peak", "copy %d" % (8*2048*512), None)])
+    for s in ((512, 1, 1, 128), (512, 1, 4, 64)):
+        text = "%d %d %d %d" % s
+        flops = 2*s[1]*s[0]*(s[0] + 1)*s[2]*s[3]
+        yield ("causal attention (%d,%d,%d,%d)" % s, "attention " + text, [
+            ("scaled_dot_product_attention", "torch", "attention " + text, 1.8),
+            ("measured peak", "peak", "flops %d" % flops, None)])
+    yield ("charlm, an update of 3 x 192 units", "charlm 192 3 16 64",
+           [("reference SRU", "sru2", "charlm 192 3 16 64", 2.5)])
+
+
+def curves(cores):
+    """Axis, value, threads, case of build/bench, and whom to compare."""
+    def networks(text):
+        return "layer " + text, [("nn.LSTM", "torch", "lstm " + text, None),
+                                 ("nn.GRU", "torch", "gru " + text, None),
+                                 ("onnxruntime LSTM", "onnxruntime", "lstm " + text, None),
+                                 ("onnxruntime GRU", "onnxruntime", "gru " + text, None),
+                                 ("reference SRU", "sru2", "sru_infer " + text, None)]
+    for d in (64, 128, 256, 512, 1024):
+        yield ("d", d, 1) + networks("128 8 %d 2" % d)
+    for T in (16, 64, 256, 1024, 4096):
+        yield ("T", T, 1) + networks("%d 1 256 2" % T)
+    for B in (1, 2, 4, 8, 16, 32):
+        yield ("B", B, 1) + networks("128 %d 256 2" % B)
+    for n in range(1, cores + 1):
+        if n & (n - 1) == 0 or n == cores:
+            yield ("threads", n, n) + networks("128 8 512 2")
+    for T in (64, 256, 1024, 2048):
+        text = "%d 1 256 64 2" % T
+        yield ("T, SRU++", T, 1, "srupp " + text, [("reference SRU++", "sru3", "srupp " + text,
+                                                    None)])
+
+
+MEMORY_T = (1024, 4096, 16384, 65536)
+MEMORY = [("nn.LSTM", "torch", "lstm %d 1 256 2"),
+          ("nn.GRU", "torch", "gru %d 1 256 2"),
+          ("onnxruntime GRU", "onnxruntime", "gru %d 1 256 2"),
+          ("reference SRU", "sru2", "sru_infer %d 1 256 2")]
+
+
+# ---- who measures it -------------------------------------------------------------------------
+
+class Library:
+    """contestants.py with one of the peers, as a process of its own."""
+    def __init__(self, name, isa):
+        environment = dict(os.environ, PYTHONWARNINGS="ignore")
+        environment["PATH"] = os.path.dirname(sys.executable) + ":" + environment["PATH"]
+        if isa == "avx2":
+            environment.update(AVX2_PEERS)
+        if name.startswith("sru"):          # each version compiles an operator, by the same name
+            environment["TORCH_EXTENSIONS_DIR"] = os.path.abspath("build/torch_" + name[3:])
+        if name == "sru3":
+            environment["PYTHONPATH"] = os.path.abspath("build/sru3")
+        self.log = "build/%s.log" % name
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, os.path.join(HERE, "contestants.py"), name], env=environment,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+        self.versions = self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("ended; see " + self.log)
+        return json.loads(line)
+
+    def ask(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def time(self, case, threads, seconds):
+        return self.ask(case=case, threads=threads, seconds=seconds)["ns"]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Ours:
+    """build/bench and build/charlm."""
+    def __init__(self, isa, out):
+        self.environment = dict(os.environ, **({"SRU_ISA": isa} if isa else {}))
+        self.model = os.path.join(out, "charlm.safetensors")
+        self.isa = self.bench("linear 1 16 16", 1, 0)["isa"]
+        if isa and self.isa != isa:
+            sys.exit("peers.py: this machine has no %s, only %s" % (isa, self.isa))
+        self.versions = {}
+
+    def bench(self, case, threads, seconds):
+        run = subprocess.run(["build/bench"] + case.split() + ["--json", "--threads", str(threads),
+                             "--seconds", str(seconds)], env=self.environment,
+                             stdout=subprocess.PIPE, text=True, check=True)
+        return json.loads(run.stdout)
+
+    def time(self, case, threads, seconds):
+        if not case.startswith("charlm"):
+            return self.bench(case, threads, seconds)["ns"]
+        D, L, B, T = case.split()[1:]
+        run = subprocess.run(["build/charlm", "train", "sru.h", "--seconds", str(CHARLM_SECONDS),
+                              "--hidden", D, "--layers", L, "--batch", B, "--length", T,
+                              "--threads", str(threads), "--model", self.model],
+                             env=self.environment, stdout=subprocess.PIPE, text=True, check=True)
+        rate = float(re.findall(r"characters, (\d+) a second", run.stdout)[-1])
+        return 1e9*int(B)*int(T)/rate
+
+
+class Peak:
+    """peak.c: how long as many operations, or bytes, would take at the machine's limit."""
+    def __init__(self, isa, out):
+        self.program = os.path.join(out, "peak")
+        subprocess.run([os.environ.get("CC", "cc"), "-O2", "-fopenmp", "-ffp-contract=fast"]
+                       + ISA_FLAGS.get(isa, []) + [os.path.join(HERE, "peak.c"), "-o",
+                                                   self.program], check=True)
+        self.versions = {}
+
+    def rate(self, what, threads, seconds, *size):
+        run = subprocess.run([self.program, what, str(threads), str(seconds), *map(str, size)],
+                             stdout=subprocess.PIPE, text=True, check=True)
+        return float(run.stdout)
+
+    def time(self, case, threads, seconds):
+        what, n = case.split()
+        size = [] if what == "flops" else [int(n)//2 if what == "copy" else int(n)]
+        return int(n)/self.rate(what, threads, seconds, *size)
+
+
+class Contestants:
+    """All of them; a peer's process starts when it is first asked."""
+    def __init__(self, isa, out):
+        self.asked = isa
+        self.ours = Ours(isa, out)
+        self.isa = self.ours.isa
+        self.all = {"ours": self.ours, "peak": Peak(self.isa, out)}
+        self.missing = set()
+
+    def time(self, name, case, threads, seconds):
+        """None if the library cannot be had, or fails in this case."""
+        if name in self.missing:
+            return None
+        try:
+            if name not in self.all:
+                self.all[name] = Library(name, self.asked)
+            return self.all[name].time(case, threads, seconds)
+        except (RuntimeError, OSError) as e:
+            self.missing.add(name)
+            print("\nfrom here on without %s, which %s" % (name, e))
+
+    def rounds(self, case, peers, threads, o, report):
+        """ns of each in each round: {name: [ns]}, sru.h's under "sru.h"."""
+        times = {name: [] for name in ["sru.h"] + [p[0] for p in peers]}
+        for r in range(o.repetitions):
+            report(r)
+            for name, library, what in [("sru.h", "ours", case)] + [p[:3] for p in peers]:
+                times[name].append(self.time(library, what, threads, o.seconds))
+        return {name: ns for name, ns in times.items() if None not in ns}
+
+
+    def close(self):
+        for library in self.all.values():
+            if isinstance(library, Library):
+                library.close()
+
+
+def busy():
+    """Seconds that cores have been busy with other programs than this and its children."""
+    with open("/proc/stat") as f:
+        user, nice, system = map(int, f.readline().split()[1:4])
+    return (user + nice + system)/os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
+
+
+class Progress:
+    def __init__(self, total):
+        self.total, self.done, self.start = total, 0, time.time()
+
+    def show(self, label):
+        left = (time.time() - self.start)/self.done*(self.total - self.done) if self.done else 0
+        print("\r%3.0f %%  %-60.60s %s left " % (100*self.done/self.total, label,
+              "%d:%02d" % (left//60, left%60) if self.done else "?"), end="", flush=True)
+
+
+# ---- results ---------------------------------------------------------------------------------
+
+def readable(ns):
+    for unit, size in (("ns", 1), ("us", 1e3), ("ms", 1e6), ("s", 1e9)):
+        if ns < 1000*size or unit == "s":
+            return "%.3g %s" % (ns/size, unit)
+
+
+def machine(all, isa, asked):
+    """Lines that say on what, and with what, it was measured."""
+    with open("/proc/cpuinfo") as f:
+        model = re.search(r"model name\s*: (.*)", f.read())
+    caches = []
+    for path in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
+        level, kind, size = (open(os.path.join(path, n)).read().strip()
+                             for n in ("level", "type", "size"))
+        if kind != "Instruction":
+            caches.append("L%s %s" % (level, size))
+    cc = subprocess.run([os.environ.get("CC", "cc"), "--version"], stdout=subprocess.PIPE,
+                        text=True)
+    lines = ["%s, %d cores, %s; %s" % (model.group(1) if model else platform.machine(),
+                                       os.cpu_count(), ", ".join(caches), platform.release()),
+             "sru.h uses %s%s; compiled by %s" % (isa, ", as it was asked to" if asked else "",
+                                                  cc.stdout.splitlines()[0])]
+    versions = {}
+    for library in all.values():
+        versions.update(library.versions)
+    lines.append(", ".join("%s: %s" % v if " " in v[0] else "%s %s" % v for v in versions.items()))
+    if asked == "avx2":
+        lines.append("torch, MKL and OpenBLAS were kept to AVX2 too; onnxruntime cannot be.")
+    return lines
+
+
+def write_csv(path, header, rows):
+    with open(path, "w", newline="") as f:
+        writer = csv.writer(f)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def markdown(lines, rows):
+    """Rows of the table, those of the same work and peer with one column for each thread count."""
+    threads = sorted({r["threads"] for r in rows})
+    text = ["", *("- " + line for line in lines), "",
+            "| work | against | " + " | ".join("%d thread%s: sru.h | theirs | ratio"
+                                               % (n, "s" if n > 1 else "") for n in threads)
+            + " | at least | |", "|---|---|" + "---:|---:|---:|"*len(threads) + "---:|---|"]
+    for work, against in dict.fromkeys((r["work"], r["against"]) for r in rows):
+        cells, met, target = [], True, None
+        for n in threads:
+            r = [r for r in rows if (r["work"], r["against"], r["threads"]) == (work, against, n)]
+            if not r:
+                cells += ["", "", ""]
+                continue
+            r, target = r[0], r[0]["target"]
+            cells += [readable(r["ours"]), readable(r["theirs"]), "%.2f" % r["ratio"]]
+            met = met and (target is None or r["ratio"] >= target)
+        text.append("| %s | %s | %s | %s | %s |" % (
+            work, against, " | ".join(cells), "" if target is None else "%.3g" % target,
+            "" if target is None else "met" if met else "**not met**"))
+    judged = [r for r in rows if r["target"] is not None]
+    text += ["", "%d of %d ratios meet their target." % (
+        sum(r["ratio"] >= r["target"] for r in judged), len(judged))]
+    return "\n".join(text) + "\n"
+
+
+def measure_memory(contestants, progress):
+    """Bytes that inference over T steps takes beyond one step, input and output included."""
+    rows, isa = [], contestants.asked
+    for T in MEMORY_T:
+        grown = [contestants.ours.bench("layer %d 1 256 2" % t, 1, 0)["bytes"] for t in (T, 1)]
+        rows.append(("sru.h", T, grown[0] - grown[1]))
+    for name, library, case in MEMORY:
+        progress.show("memory, " + name)
+        if library in contestants.missing:
+            continue
+        fresh = Library(library, isa)                   # which has not kept any
+        for T in (1, 1) + MEMORY_T:
+            grown = fresh.ask(case=case % T, threads=1, memory=True)["bytes"]
+            if T > 1:
+                rows.append((name, T, grown))
+        fresh.close()
+        progress.done += 1
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="PATTERN",
+                        help="a regular expression that the work's name contains, such as linear, "
+                        "SRU, against d, memory")
+    parser.add_argument("--isa", help="of sru.h, and of the peers where it is avx2: the best here")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="1 2")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="rounds (5)")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of each measurement (0.1)")
+    parser.add_argument("--out", help="a folder: build/peers, or build/peers-ISA with --isa")
+    o = parser.parse_args()
+    out = os.path.abspath(o.out) if o.out else "build/peers" + ("-" + o.isa if o.isa else "")
+    os.chdir(os.path.dirname(HERE))
+    os.makedirs(out, exist_ok=True)
+    contestants = Contestants(o.isa, out)
+    wanted = lambda name: re.search(o.only, name)
+    cases = [(n,) + row for n in o.threads for row in table(contestants.isa) if wanted(row[0])]
+    points = [p for p in curves(os.cpu_count()) if wanted("against " + p[0])]
+    with_memory = wanted("memory")
+    progress = Progress(sum(1 + len(c[3]) for c in cases) + sum(1 + len(p[4]) for p in points)
+                        + (len(MEMORY) if with_memory else 0))
+
+    rows, others = [], busy()
+    for threads, work, case, peers in cases:
+        label = "%s, %d thread%s" % (work, threads, "s" if threads > 1 else "")
+        times = contestants.rounds(case, peers, threads, o, lambda r: progress.show(
+            "%s (%d of %d)" % (label, r + 1, o.repetitions)))
+        for name, _, _, target in peers:
+            if name in times:
+                rows.append(dict(
+                    work=work, against=name, threads=threads, isa=contestants.isa,
+                    ours=statistics.median(times["sru.h"]), theirs=statistics.median(times[name]),
+                    ratio=statistics.median(b/a for a, b in zip(times["sru.h"], times[name])),
+                    target=target))
+        progress.done += 1 + len(peers)
+    curve = []
+    for axis, value, threads, case, peers in points:
+        times = contestants.rounds(case, peers, threads, o, lambda r: progress.show(
+            "time against %s: %d" % (axis, value)))
+        curve += [(axis, value, threads, name, statistics.median(t)) for name, t in times.items()]
+        progress.done += 1 + len(peers)
+    memory = measure_memory(contestants, progress) if with_memory else []
+    contestants.close()
+    others = 100*max(0, busy() - others)/os.cpu_count()/(time.time() - progress.start)
+    print("\r%-90s" % ("measured in %.0f s" % (time.time() - progress.start)))
+
+    lines = machine(contestants.all, contestants.isa, o.isa)
+    lines.append("Other programs used %.1f %% of the machine meanwhile." % others)
+    if rows:
+        write_csv(os.path.join(out, "peers.csv"), list(rows[0]),
+                  [[("%.6g" % v if isinstance(v, float) else v) for v in r.values()] for r in rows])
+        with open(os.path.join(out, "peers.md"), "w") as f:
+            f.write(markdown(lines, rows))
+        print(markdown(lines, rows))
+    if curve:
+        write_csv(os.path.join(out, "curves.csv"), ["axis", "value", "threads", "name", "ns"],
+                  [c[:4] + ("%.6g" % c[4],) for c in curve])
+    if memory:
+        write_csv(os.path.join(out, "memory.csv"), ["name", "T", "bytes"], memory)
+    import pictures
+    for path in pictures.draw(out, lines, rows, curve, memory):
+        print("picture: " + path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Draws what peers.py has measured."""
+import os
+import matplotlib, matplotlib.ticker
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+STYLE = {"sru.h": ("C3", 2.5, "-"), "nn.LSTM": ("C0", 1.3, "-"), "nn.GRU": ("C0", 1.3, "--"),
+         "onnxruntime LSTM": ("C2", 1.3, "-"), "onnxruntime GRU": ("C2", 1.3, "--"),
+         "reference SRU": ("C1", 1.3, "-"), "reference SRU++": ("C1", 1.3, "-")}
+LIMITS = ("measured peak", "copying as much", "reading the weights")
+
+
+def line(axes, points, name, label=None):
+    color, width, dashes = STYLE[name]
+    axes.plot([p[0] for p in points], [p[1] for p in points], color=color, lw=width, ls=dashes,
+              marker="o", ms=3, label=label or name)
+
+
+def finish(figure, axes, lines, path):
+    for a in axes:
+        a.set_axisbelow(True)
+        a.grid(alpha=0.3, which="both", axis="x" if a.containers else "both")
+    figure.text(0.01, -0.01, lines[0] + "\n" + lines[1], fontsize=7, va="top", color="0.4")
+    figure.savefig(path, dpi=140, bbox_inches="tight")
+    plt.close(figure)
+    return path
+
+
+def log_ticks(axes, values):
+    """A logarithmic x axis with marks at these values only."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, ["%g" % v for v in values])
+    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
+def log_scale(axes, label):
+    """A logarithmic y axis with plain numbers at 1, 2 and 5 times powers of ten."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
+    axes.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes.set_ylabel(label)
+
+
+def bars(axes, rows, threads):
+    """A group of horizontal bars for each row, from the top; returns their places."""
+    labels = list(dict.fromkeys((r["work"], r["against"]) for r in rows))
+    height = 0.8/len(threads)
+    for k, n in enumerate(threads):
+        for i, label in enumerate(labels):
+            for r in rows:
+                if (r["work"], r["against"]) == label and r["threads"] == n:
+                    yield i + (k - (len(threads) - 1)/2)*height, height, k, r
+    axes.set_yticks(range(len(labels)), ["%s\nagainst %s" % l for l in labels], fontsize=7)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+
+
+def ratios(rows, lines, path):
+    """How many times as fast sru.h is."""
+    rows = [r for r in rows if r["against"] not in LIMITS]
+    threads = sorted({r["threads"] for r in rows})
+    count = len({(r["work"], r["against"]) for r in rows})
+    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.36*count))
+    for y, height, k, r in bars(axes, rows, threads):
+        axes.barh(y, r["ratio"], height, left=0, color=["C3", "#f4a582", "#fddbc7"][min(k, 2)])
+        axes.text(r["ratio"]*1.03, y, "%.3g" % r["ratio"], va="center", fontsize=6)
+        if r["target"]:
+            axes.plot([r["target"]]*2, [y - height/2, y + height/2], color="black", lw=1.5)
+    log_ticks(axes, [0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128])
+    axes.set_xlim(min([r["ratio"]*0.7 for r in rows] + [0.5]), max(r["ratio"]*1.6 for r in rows))
+    axes.axvline(1, color="0.3", lw=0.8)
+    axes.set_xlabel("times as fast as they are; the black lines are the targets")
+    colors = [plt.Rectangle((0, 0), 1, 1, color=c) for c in ["C3", "#f4a582", "#fddbc7"]]
+    axes.legend(colors[:len(threads)], ["%d thread%s" % (n, "s" if n > 1 else "") for n in threads],
+                loc="lower right")
+    axes.set_title("sru.h beside its peers")
+    return finish(figure, [axes], lines, path)
+
+
+def shares(rows, lines, path):
+    """What part of the machine's limit sru.h, and where measured its peers, reach."""
+    limits = [r for r in rows if r["against"] in LIMITS]
+    threads = sorted({r["threads"] for r in limits})
+    figure, all_axes = plt.subplots(1, len(threads), figsize=(5.5*len(threads), 6), sharey=True,
+                                    squeeze=False)
+    works = list(dict.fromkeys(r["work"] for r in limits))
+    colors = {"sru.h": "C3", "MKL": "C0", "OpenBLAS": "C2"}
+    for axes, n in zip(all_axes[0], threads):
+        for i, work in enumerate(works):
+            limit = [r for r in limits if r["work"] == work and r["threads"] == n]
+            if not limit:
+                continue
+            shown = [("sru.h", limit[0]["ratio"])] + [
+                (r["against"], limit[0]["theirs"]/r["theirs"]) for r in rows
+                if r["work"] == work and r["threads"] == n and r["against"] not in LIMITS]
+            height = 0.8/len(shown)
+            for k, (name, share) in enumerate(shown):
+                y = i + (k - (len(shown) - 1)/2)*height
+                axes.barh(y, 100*share, height, color=colors.get(name, "0.7"))
+                axes.text(100*share + 1, y, "%.0f %%%s" % (100*share, "" if name in colors
+                                                         else "  " + name), va="center", fontsize=6)
+        kinds = {r["work"]: r["against"] for r in limits}
+        axes.set_yticks(range(len(works)), ["%s\n%s is 100 %%" % (w, kinds[w]) for w in works],
+                        fontsize=7)
+        axes.set_ylim(len(works) - 0.4, -0.6)
+        axes.axvline(100, color="black", lw=1)
+        axes.set_xlim(0, 125)
+        axes.set_xlabel("share of the machine's limit, %")
+        axes.set_title("%d thread%s" % (n, "s" if n > 1 else ""))
+    used = [c for c in colors if c == "sru.h" or any(r["against"] == c for r in rows)]
+    all_axes[0][0].legend([plt.Rectangle((0, 0), 1, 1, color=colors[c]) for c in used], used,
+                          loc="lower right", fontsize=7)
+    return finish(figure, list(all_axes[0]), lines, path)
+
+
+def times(curve, lines, path):
+    """Time of inference against d, T, B and threads."""
+    panels = [("d", "hidden units d", "(T,B,L) = (128,8,2), 1 thread"),
+              ("T", "time steps T", "(B,d,L) = (1,256,2), 1 thread"),
+              ("B", "sequences B", "(T,d,L) = (128,256,2), 1 thread"),
+              ("threads", "threads", "(T,B,d,L) = (128,8,512,2)")]
+    panels = [p for p in panels if any(c[0] == p[0] for c in curve)]
+    figure, all_axes = plt.subplots(1, len(panels), figsize=(4.5*len(panels), 4), squeeze=False,
+                                    layout="constrained")
+    for axes, (axis, label, title) in zip(all_axes[0], panels):
+        here = [c for c in curve if c[0] == axis]
+        for name in dict.fromkeys(c[3] for c in here):
+            line(axes, [(c[1], c[4]*1e-6) for c in here if c[3] == name], name)
+        log_ticks(axes, sorted({c[1] for c in here}))
+        log_scale(axes, "ms")
+        axes.set_xlabel(label)
+        axes.set_title("inference, " + title, fontsize=9)
+    all_axes[0][0].legend(fontsize=7)
+    return finish(figure, list(all_axes[0]), lines, path)
+
+
+def scaling(curve, memory, lines, path):
+    """Time of a step, and memory, as sequences grow."""
+    panels = [p for p in ("T", "T, SRU++") if any(c[0] == p for c in curve)]
+    figure, all_axes = plt.subplots(1, len(panels) + bool(memory), squeeze=False,
+                                    figsize=(5*(len(panels) + bool(memory)), 4),
+                                    layout="constrained")
+    for axes, axis in zip(all_axes[0], panels):
+        here = [c for c in curve if c[0] == axis]
+        for name in dict.fromkeys(c[3] for c in here):
+            line(axes, [(c[1], c[4]*1e-3/c[1]) for c in here if c[3] == name], name)
+        log_ticks(axes, sorted({c[1] for c in here}))
+        log_scale(axes, "us for each step")
+        axes.set_xlabel("time steps T")
+        axes.set_title("SRU++ (B,d,P,L) = (1,256,64,2), causal" if "++" in axis
+                       else "inference (B,d,L) = (1,256,2)", fontsize=9)
+        axes.legend(fontsize=7)
+    if memory:
+        axes = all_axes[0][-1]
+        for name in dict.fromkeys(m[0] for m in memory):
+            line(axes, [(m[1], m[2]/2**20) for m in memory if m[0] == name], name)
+        in_and_out = [(T, 2*4*256*T/2**20) for T in sorted({m[1] for m in memory})]
+        axes.plot(*zip(*in_and_out), color="0.5", ls=":", label="input and output alone")
+        log_ticks(axes, sorted({m[1] for m in memory}))
+        log_scale(axes, "MB")
+        axes.set_xlabel("time steps T")
+        axes.set_title("memory of inference (B,d,L) = (1,256,2)", fontsize=9)
+        axes.legend(fontsize=7)
+    return finish(figure, list(all_axes[0]), lines, path)
+
+
+def draw(out, lines, rows, curve, memory):
+    """Returns the pictures' paths."""
+    path = lambda name: os.path.join(out, name)
+    if any(r["against"] not in LIMITS for r in rows):
+        yield ratios(rows, lines, path("ratios.png"))
+    if any(r["against"] in LIMITS for r in rows):
+        yield shares(rows, lines, path("peak.png"))
+    if any("++" not in c[0] for c in curve):
+        yield times(curve, lines, path("times.png"))
+    if memory or any(c[0].startswith("T") for c in curve):
+        yield scaling(curve, memory, lines, path("scaling.png"))
