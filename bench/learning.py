@@ -13,7 +13,6 @@ import argparse, copy, csv, math, os, re, subprocess, sys, time
 import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CHARLM = "sru.h"
 VALIDATED = 16384       # characters of a validation, as charlm does it: at most once in this share
 VALIDATE = 0.05         # of the time, and after so many characters of training
 BETWEEN = 4*VALIDATED
@@ -129,11 +128,11 @@ def train(name, network, path, seconds, curve):
     return t.evaluate(test), step*BATCH*LENGTH/elapsed
 
 
-def charlm(path, seconds, threads, csv_path):
-    """The same by build/charlm."""
+def charlm(name, path, seconds, threads, csv_path):
+    """The same by build/charlm, with the options that are part of its name."""
     model = csv_path[:-len(".csv")] + ".safetensors"
     command = ["build/charlm", "train", path, "--model", model, "--seconds", str(seconds),
-               "--threads", str(threads)]
+               "--threads", str(threads)] + name.split()[1:]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     rate = test = None
     for line in run.stdout:
@@ -142,7 +141,7 @@ def charlm(path, seconds, threads, csv_path):
         rate = float(speed.group(1)) if speed else rate
         test = float(last.group(1)) if last else test
         if speed:
-            print("\r%-24s %s" % (CHARLM, line.strip()), end="", flush=True)
+            print("\r%-24s %s" % (name, line.strip()), end="", flush=True)
     print()
     if run.wait() or test is None:
         sys.exit("charlm failed")
@@ -155,9 +154,9 @@ def draw(results, seconds, path, out):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     figure, axes = plt.subplots(figsize=(8, 5))
-    for i, (name, (test, rate, points)) in enumerate(results.items()):
-        axes.plot([p[0] for p in points], [p[1] for p in points], lw=2.5 if i == 0 else 1.5,
-                  color="C3" if i == 0 else "C%d" % [0, 1, 2, 4, 5][(i - 1)%5],
+    for name, (test, rate, points) in results.items():
+        axes.plot([p[0] for p in points], [p[1] for p in points],
+                  lw=2.5 if name.startswith("charlm") else 1.5,
                   label="%s: test %.2f, %.0f thousand characters a second"
                   % (name, test, 1e-3*rate))
     low = min(min(p[1] for p in points) for _, _, points in results.values())
@@ -177,6 +176,8 @@ def main():
     parser.add_argument("file")
     parser.add_argument("--seconds", type=float, default=120, help="of each training (120)")
     parser.add_argument("--threads", type=int, default=2, help="of each (2)")
+    parser.add_argument("--charlm", default=[""], nargs="+", metavar="OPTIONS",
+                        help="of charlm, a training for each: \"\" and \" --arch srupp\", say")
     parser.add_argument("--only", default="", metavar="PATTERN", help="names that contain it")
     parser.add_argument("--out", default=os.path.join(os.path.dirname(HERE), "build/learning"),
                         help="a folder (build/learning)")
@@ -184,9 +185,12 @@ def main():
     o.file, o.out = os.path.abspath(o.file), os.path.abspath(o.out)
     os.chdir(os.path.dirname(HERE))
     os.makedirs(o.out, exist_ok=True)
+    os.environ["TORCH_EXTENSIONS_DIR"] = os.path.abspath("build/torch_2")
+    os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]     # for ninja
     torch.set_num_threads(o.threads)
     results = {}
-    for name, *network in [(CHARLM,)] + NETWORKS:
+    for name, *network in [("charlm " + options.strip(),) for options in o.charlm] + NETWORKS:
+        name = name.strip()
         if not re.search(o.only, name):
             continue
         path = os.path.join(o.out, re.sub(r"\W+", "_", name) + ".csv")
@@ -194,7 +198,7 @@ def main():
             with open(path, "w", newline="") as f:
                 test, rate = train(name, network, o.file, o.seconds, csv.writer(f))
         else:
-            test, rate = charlm(o.file, o.seconds, o.threads, path)
+            test, rate = charlm(name, o.file, o.seconds, o.threads, path)
         with open(path) as f:
             points = [(float(r["seconds"]), float(r["validation"])) for r in csv.DictReader(f)]
         results[name] = test, rate, points

@@ -18,7 +18,7 @@ ISA_FLAGS = {"avx512": ["-mavx512f", "-mprefer-vector-width=512"], "avx2": ["-ma
 # so that peers use no more than an AVX2 machine has; onnxruntime cannot be asked for it
 AVX2_PEERS = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
               "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
-CHARLM_SECONDS = 4
+CHARLM_SECONDS = 3
 WINDOW = 257                # of SRU++ when it streams: the step itself and 256 before it
 
 
@@ -224,13 +224,13 @@ class Contestants:
             self.missing.add(name)
             print("\nfrom here on without %s, which %s" % (name, e))
 
-    def rounds(self, case, peers, threads, o, report):
+    def rounds(self, case, peers, threads, seconds, rounds, report):
         """ns of each in each round: {name: [ns]}, sru.h's under "sru.h"."""
         times = {name: [] for name in ["sru.h"] + [p[0] for p in peers]}
-        for r in range(o.repetitions):
+        for r in range(rounds):
             report(r)
             for name, library, what in [("sru.h", "ours", case)] + [p[:3] for p in peers]:
-                times[name].append(self.time(library, what, threads, o.seconds))
+                times[name].append(self.time(library, what, threads, seconds))
         return {name: ns for name, ns in times.items() if None not in ns}
 
 
@@ -369,8 +369,9 @@ def main():
     rows, others = [], busy()
     for threads, work, case, peers in cases:
         label = "%s, %d thread%s" % (work, threads, "s" if threads > 1 else "")
-        times = contestants.rounds(case, peers, threads, o, lambda r: progress.show(
-            "%s (%d of %d)" % (label, r + 1, o.repetitions)))
+        times = contestants.rounds(
+            case, peers, threads, o.seconds, o.repetitions,
+            lambda r: progress.show("%s (%d of %d)" % (label, r + 1, o.repetitions)))
         for name, _, _, target in peers:
             if name in times:
                 rows.append(dict(
@@ -381,8 +382,9 @@ def main():
         progress.done += 1 + len(peers)
     curve = []
     for axis, value, threads, case, peers in points:
-        times = contestants.rounds(case, peers, threads, o, lambda r: progress.show(
-            "time against %s: %d" % (axis, value)))
+        times = contestants.rounds(
+            case, peers, threads, o.seconds/2, min(3, o.repetitions),
+            lambda r: progress.show("time against %s: %d" % (axis, value)))
         curve += [(axis, value, threads, name, statistics.median(t)) for name, t in times.items()]
         progress.done += 1 + len(peers)
     memory = measure_memory(contestants, progress) if with_memory else []
