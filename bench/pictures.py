@@ -20,7 +20,8 @@ def finish(figure, axes, lines, path):
     for a in axes:
         a.set_axisbelow(True)
         a.grid(alpha=0.3, which="both", axis="x" if a.containers else "both")
-    figure.text(0.01, -0.01, lines[0] + "\n" + lines[1], fontsize=7, va="top", color="0.4")
+    axes[0].annotate("\n".join(lines[:2]), (0, 0), (0, -42), xycoords="axes fraction",
+                     textcoords="offset points", fontsize=7, va="top", color="0.4")
     figure.savefig(path, dpi=140, bbox_inches="tight")
     plt.close(figure)
     return path
