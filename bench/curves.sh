@@ -15,7 +15,7 @@ train()                         # train NAME OPTIONS...: with what was found bes
         "$@" || exit 1
 }
 train sru   --arch sru   --layers 4 --hidden 256 --lr 0.008 --dropout 0.05
-train srupp --arch srupp --layers 4 --hidden 256 --lr 0.008 --dropout 0.05 --projection 128 \
+train srupp --arch srupp --layers 4 --hidden 256 --lr 0.008 --projection 128 \
             --attention 2
 
 gnuplot <<'END' && echo "build/curves.svg"
