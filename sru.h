@@ -478,12 +478,15 @@ struct sru_backend {
 #if defined(__GNUC__)
 #define SRU__INLINE static inline __attribute__((always_inline))
 #define SRU__UNROLL _Pragma("GCC unroll 64")
+#define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
 #elif defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
 #define SRU__INLINE static inline
 #define SRU__UNROLL
+#define SRU__PREFETCH(at) ((void)(at))
 #else
 #define SRU__INLINE static
 #define SRU__UNROLL
+#define SRU__PREFETCH(at) ((void)(at))
 #endif
 #ifdef SRU_NO_BACKWARD
 #define SRU__TRAINING(f) NULL
@@ -673,8 +676,13 @@ static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context
     return status;
 }
 
-/* As many threads as the context asks for, but no more than there are portions of 100,000
-   operations: below, starting them costs more than they save. */
+/* As many threads as the context asks for, but no more than there are portions of 1,500,000
+   operations, 10 microseconds of a product: below, starting them costs more than they save. What is
+   slower than a product, for each operation, counts as more of them. */
+#ifndef SRU__PORTION
+#define SRU__PORTION 1500000
+#endif
+
 static int sru__threads(const sru_context *c, double operations)
 {
     int n = c->threads;
@@ -684,11 +692,17 @@ static int sru__threads(const sru_context *c, double operations)
     n = 1;
 #endif
     if (n > 1024) n = 1024;
-    return operations < 1e5 * n ? (int)(operations / 1e5) + 1 : n;
+    return operations < 1.0 * SRU__PORTION * n ? (int)(operations / SRU__PORTION) + 1 : n;
 }
 
 /* Arithmetic on numbers below 1.2e-38 is up to a hundred times slower than on others, and attention
    is full of them: while kernels run they count as 0, where the processor offers that. */
+#if defined(__GNUC__) && (defined(__SSE__) || defined(__aarch64__))
+enum { SRU__FLUSHES = 1 };
+#else
+enum { SRU__FLUSHES = 0 };
+#endif
+
 static unsigned long sru__float_mode(void)
 {
     unsigned long mode = 0;
@@ -751,7 +765,7 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 /* ---- what kernels are given, and where they are chosen --------------------------------------- */
 
 #define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
-#define SRU__DEPTH 256      /* of a product's k at a time: what of a panel stays in the cache */
+#define SRU__DEPTH 512      /* of a product's k at a time: what of a panel stays in the cache */
 #define SRU__KEYS  64       /* keys that attention takes at a time, and queries */
 #define SRU__HIDDEN -1e30f  /* a score that does not count; nor does a lower one */
 
@@ -847,6 +861,9 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #if defined(SRU__X86) && !defined(SRU_NO_DISPATCH)
 #define SRU__DISPATCH
 #endif
+#ifdef SRU__X86
+#include <immintrin.h>              /* minimum and maximum, for which there is no operator */
+#endif
 
 #define SRU__ISA     scalar
 #define SRU__W       1
@@ -859,6 +876,8 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #ifdef SRU__X86                                     /* 16 registers of 4 floats */
 #define SRU__ISA     sse2
 #define SRU__W       4
+#define SRU__MIN     _mm_min_ps
+#define SRU__MAX     _mm_max_ps
 #define SRU__MR      2
 #define SRU__NP      1
 #define SRU__NP_HALF 1
@@ -890,6 +909,8 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #endif
 #define SRU__ISA     avx2
 #define SRU__W       8
+#define SRU__MIN     _mm256_min_ps
+#define SRU__MAX     _mm256_max_ps
 #define SRU__MR      6
 #define SRU__NP      1
 #define SRU__NP_HALF 2
@@ -916,6 +937,8 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #endif
 #define SRU__ISA     avx512
 #define SRU__W       16
+#define SRU__MIN     _mm512_min_ps
+#define SRU__MAX     _mm512_max_ps
 #define SRU__MR      8
 #define SRU__NP      3
 #define SRU__NP_HALF 3
@@ -1118,22 +1141,6 @@ static const float *sru__panel(const sru__kernels *kern, const void *panel, sru_
     return scratch;
 }
 
-/* A panel of at most 16 columns of a plain matrix, whose element (p,j) is b[p*row + j*col]. */
-static void sru__pack_plain(float *panel, const float *b, size_t row, size_t col, size_t k,
-                            size_t n)
-{
-    size_t p, j;
-    if (n < SRU__PANEL) memset(panel, 0, k * SRU__PANEL * 4);
-    if (col == 1 && n == SRU__PANEL)
-        for (p = 0; p < k; p++) memcpy(panel + p * SRU__PANEL, b + p * row, SRU__PANEL * 4);
-    else if (n == SRU__PANEL)
-        for (p = 0; p < k; p++)
-            for (j = 0; j < SRU__PANEL; j++) panel[p * SRU__PANEL + j] = b[p * row + j * col];
-    else
-        for (p = 0; p < k; p++)
-            for (j = 0; j < n; j++) panel[p * SRU__PANEL + j] = b[p * row + j * col];
-}
-
 /* Rows are multiplied in strips of as many as a tile has; the last may be narrower. */
 static int sru__strip_width(const sru__kernels *kern, size_t left)
 {
@@ -1141,19 +1148,35 @@ static int sru__strip_width(const sru__kernels *kern, size_t left)
     return (int)(left == 1 ? 1 : left <= half ? half : full);
 }
 
-/* Strip of `width` rows of a matrix, `rows` of which exist: width values for each of k. Element
-   (i,p) is a[i*row + p*col]. */
-static void sru__pack_strip(float *strip, int width, size_t rows, const float *a, size_t row,
+/* Strips of A's rows and panels of B's columns: out[p*width + i] = a[i*row + p*col] for i < n, and 0
+   for the others of `width`. With the numbers known to the compiler this runs five times as fast. */
+SRU__INLINE void sru__interleave_of(float *out, const size_t width, const float *a, size_t row,
+                                    size_t col, size_t k)
+{
+    size_t i, p;
+    for (p = 0; p < k; p++, out += width, a += col) {
+        if (row == 1) memcpy(out, a, width * sizeof *a);
+        else {
+            SRU__UNROLL
+            for (i = 0; i < width; i++) out[i] = a[i * row];
+        }
+    }
+}
+
+static void sru__interleave(float *out, size_t width, const float *a, size_t n, size_t row,
                             size_t col, size_t k)
 {
-    const size_t w = (size_t)width;
     size_t i, p;
-    if (rows < w) memset(strip, 0, w * k * 4);
-    if (row == 1 && rows == w)
-        for (p = 0; p < k; p++) memcpy(strip + p * w, a + p * col, w * 4);
+    if (n == width && width == SRU__PANEL && row == 1)
+        sru__interleave_of(out, SRU__PANEL, a, 1, col, k);
+    else if (n == width && width == SRU__PANEL) sru__interleave_of(out, SRU__PANEL, a, row, col, k);
+    else if (n == width && width == 8 && row == 1) sru__interleave_of(out, 8, a, 1, col, k);
+    else if (n == width && width == 8) sru__interleave_of(out, 8, a, row, col, k);
+    else if (n == width && width == 6 && row == 1) sru__interleave_of(out, 6, a, 1, col, k);
+    else if (n == width && width == 6) sru__interleave_of(out, 6, a, row, col, k);
     else
-        for (i = 0; i < rows; i++)
-            for (p = 0; p < k; p++) strip[p * w + i] = a[i * row + p * col];
+        for (p = 0; p < k; p++, out += width)
+            for (i = 0; i < width; i++) out[i] = i < n ? a[i * row + p * col] : 0;
 }
 
 /* C (m,n) = A (m,k) B (k,n), or += where add, and + bias. Element (i,p) of A is a[i*a_row +
@@ -1175,18 +1198,27 @@ typedef struct sru__gemm {
     float *strips, *panels;
 } sru__gemm;
 
-enum { SRU__GROUP = 3 };            /* panels that a task multiplies side by side */
+enum {
+    SRU__GROUP = 3,                 /* panels that a task multiplies side by side */
+    SRU__NEAR = 32,                 /* rows far apart that are read side by side */
+    SRU__FEW = 4                    /* rows of which reading the weights takes the time */
+};
 
 static void sru__gemm_pack(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
-    const size_t full = (size_t)g->kern->rows;
-    size_t i;
+    const size_t full = (size_t)g->kern->rows, near = sru__min(SRU__NEAR, g->kc);
+    const size_t step = g->a_row == 1 ? near : g->kc;      /* columns lie side by side, or rows */
+    size_t i, p;
     (void)thread;
-    for (i = begin * full; i < sru__min(end * full, g->mc); i += full)
-        sru__pack_strip(g->strips + i * g->kc, sru__strip_width(g->kern, g->mc - i),
-                        sru__min(full, g->mc - i), g->a + (g->m0 + i) * g->a_row + g->p0 * g->a_col,
-                        g->a_row, g->a_col, g->kc);
+    for (p = 0; p < g->kc; p += step)
+        for (i = begin * full; i < sru__min(end * full, g->mc); i += full) {
+            const size_t width = (size_t)sru__strip_width(g->kern, g->mc - i);
+            sru__interleave(g->strips + i * g->kc + p * width, width,
+                            g->a + (g->m0 + i) * g->a_row + (g->p0 + p) * g->a_col,
+                            sru__min(full, g->mc - i), g->a_row, g->a_col,
+                            sru__min(step, g->kc - p));
+        }
 }
 
 /* A task is a group of panels times one of `cuts` portions of the strips. */
@@ -1203,7 +1235,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         const size_t j0 = group * SRU__GROUP * SRU__PANEL;
         const size_t wide = sru__min(SRU__GROUP * SRU__PANEL, g->n - j0);
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
-        size_t j, i;
+        size_t j, i, p;
         if (g->m == 1 && !g->add && (g->type == SRU_BF16 || g->type == SRU_Q8)) {
             for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
                 packed[j] = (const char *)g->b
@@ -1216,19 +1248,21 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
                              g->c + j0 + whole * SRU__PANEL, SRU__PANEL, (int)rest);
             continue;
         }
-        if (group != last)
-            for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++) {
-                float *panel = scratch + j * SRU__PANEL * g->kc;
-                const size_t at = j0 + j * SRU__PANEL;
-                b[j] = panel;
-                if (g->type == SRU_PLAIN)
-                    sru__pack_plain(panel, (const float *)g->b + g->p0 * g->b_row + at * g->b_col,
-                                    g->b_row, g->b_col, g->kc, sru__min(SRU__PANEL, g->n - at));
-                else
-                    b[j] = sru__panel(g->kern, (const char *)g->b
-                                          + at / SRU__PANEL * sru__packed_panel(g->type, g->k),
-                                      g->type, g->p0, g->kc, panel);
-            }
+        for (j = 0; j < sru__ceil(wide, SRU__PANEL) && group != last; j++) {
+            float *panel = scratch + j * SRU__PANEL * g->kc;
+            b[j] = panel;
+            if (g->type != SRU_PLAIN)
+                b[j] = sru__panel(g->kern, (const char *)g->b + (j0 / SRU__PANEL + j)
+                                      * sru__packed_panel(g->type, g->k),
+                                  g->type, g->p0, g->kc, panel);
+        }
+        for (p = 0; p < g->kc && group != last && g->type == SRU_PLAIN; p += SRU__NEAR)
+            for (j = 0; j < wide; j += SRU__PANEL)
+                sru__interleave(scratch + j * g->kc + p * SRU__PANEL, SRU__PANEL,
+                                (const float *)g->b + (g->p0 + p) * g->b_row
+                                    + (j0 + j) * g->b_col,
+                                sru__min(SRU__PANEL, wide - j), g->b_col, g->b_row,
+                                sru__min(SRU__NEAR, g->kc - p));
         last = group;
         for (i = strips * cut / g->cuts * full;
              i < sru__min(strips * (cut + 1) / g->cuts * full, g->mc); i += full) {
@@ -1253,7 +1287,8 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t full = (size_t)kern->rows;
     const size_t most_m = sru__min(g.m, 2048 / full * full);
     const size_t most_k = g.m == 1 ? g.k : sru__min(g.k, SRU__DEPTH);
-    const int threads = sru__threads(c, 2.0 * (double)g.m * (double)g.n * (double)g.k);
+    const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
+                                        * (double)g.k);
     const size_t groups = sru__ceil(g.n, SRU__GROUP * SRU__PANEL);
     size_t i;
     g.kern = kern;
@@ -1382,7 +1417,8 @@ static sru_status sru__linear_backward_run(sru_context *c, const void *args)
         status = sru__run(c, sru__gemm_run, &g);
     }
     if (!status && s.db && !c->measure)
-        sru__parallel(sru__threads(c, (double)s.rows * (double)s.n), s.n, sru__sum_columns, &s);
+        sru__parallel(sru__threads(c, 10.0 * (double)s.rows * (double)s.n), s.n, sru__sum_columns,
+                      &s);
     return status;
 }
 
@@ -1445,8 +1481,8 @@ static void sru__scan_strips(void *job, size_t begin, size_t end, int thread)
         const float *a = r->s.a + r->first[dir] * r->s.B * A;
         size_t i;
         for (i = begin * full; i < sru__min(end * full, rows); i += full)
-            sru__pack_strip(r->strips[dir] + i * A, sru__strip_width(r->kern, rows - i),
-                            sru__min(full, rows - i), a + i * A, A, 1, A);
+            sru__interleave(r->strips[dir] + i * A, (size_t)sru__strip_width(r->kern, rows - i),
+                            a + i * A, sru__min(full, rows - i), A, 1, A);
     }
 }
 
@@ -1466,7 +1502,8 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
             for (k = 0; k < s->K; k++) {
                 float *panel = scratch + (size_t)k * SRU__PANEL * A;
                 const size_t unit = (size_t)k * s->N + (size_t)dir * r->D + d0 + j;
-                sru__pack_plain(panel, (const float *)s->w + unit * A, 1, A, A, (size_t)nr);
+                sru__interleave(panel, SRU__PANEL, (const float *)s->w + unit * A, (size_t)nr, A, 1,
+                                A);
                 b[k] = panel;
             }
         if (s->type != SRU_PLAIN)
@@ -1597,8 +1634,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.ldc = s->ldc ? s->ldc : s->N;
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
-    threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N
-                              * (40 + (s->w ? 2.0 * s->K * (double)s->A : 0)));
+    threads = sru__threads(c, (double)(s->w ? sru__max(s->T * s->B, SRU__FEW) : s->T * s->B)
+                              * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0)));
     /* Few rows at a time keep u in the cache. Plain weights are packed again for every chunk, which
        many rows must pay for. */
     chunk = s->w ? sru__max(1, (s->type == SRU_PLAIN ? 1024 : c->op->rows) / sru__max(1, s->B))
@@ -1751,7 +1788,7 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     r.D = s->N / (size_t)r.dirs;
     r.blocks = sru__ceil(r.D, r.kern->block);
     r.ldc = s->ldc ? s->ldc : s->N;
-    threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 60);
+    threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 200);
     if (s->B && s->N) {
         sru_context inner = *c;
         r.sums = sru__take_floats(&inner, s->B * 4 * s->N);
@@ -1889,6 +1926,7 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     float *most = sums + SRU__KEYS * wide, *sum = most + SRU__KEYS;
     const float *rows[SRU__KEYS];
     const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
+    const size_t full = (size_t)r->kern->rows;
     size_t from = SIZE_MAX, to = 0, g, i, j;
     memset(rows, 0, sizeof rows);
     for (i = 0; i < n; i++) {
@@ -1900,7 +1938,6 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     }
     memset(sums, 0, n * wide * 4);
     sru__strips(r->kern, strips, rows, n, hd, r->scale);
-    for (i = 0; i < n; i++) rows[i] = scores + i * SRU__KEYS;
     for (g = from / SRU__KEYS; g * SRU__KEYS < to; g++) {
         const float *block = keys + g % ring * stride;
         sru__strips_product(r->kern, strips, n, hd, block, SRU__KEYS / SRU__PANEL, scores,
@@ -1917,7 +1954,9 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
                 score[j] *= sru__uniform(r->key, ((uint64_t)head * s->T + t[i]) * r->S
                                          + g * SRU__KEYS + j) < s->dropout ? 0 : keep;
         }
-        sru__strips(r->kern, packed, rows, n, SRU__KEYS, 1);
+        for (i = 0; i < n; i += full)
+            sru__interleave(packed + i * SRU__KEYS, (size_t)sru__strip_width(r->kern, n - i),
+                            scores + i * SRU__KEYS, sru__min(full, n - i), SRU__KEYS, 1, SRU__KEYS);
         sru__strips_product(r->kern, packed, n, SRU__KEYS, block + SRU__KEYS * hd,
                             wide / SRU__PANEL, sums, wide, 1);
     }
@@ -1939,17 +1978,21 @@ static void sru__attend_pack(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
-    const size_t H = (size_t)s->H;
+    const size_t H = (size_t)s->H, row = s->B * 2 * s->P;
     size_t task, j;
     (void)thread;
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->blocks, g = task % r->blocks;
+        const size_t n = sru__min(SRU__KEYS, r->S - g * SRU__KEYS);
+        const float *key = s->kv + g * SRU__KEYS * row + head / H * 2 * s->P + head % H * r->hd;
         float *block = r->keys + task * r->block;
-        memset(block, 0, r->block * 4);
-        for (j = g * SRU__KEYS; j < sru__min((g + 1) * SRU__KEYS, r->S); j++) {
-            const float *key = s->kv + (j * s->B + head / H) * 2 * s->P + head % H * r->hd;
-            sru__put_key(block, r->hd, j % SRU__KEYS, key, key + s->P);
-        }
+        if (n < SRU__KEYS) memset(block, 0, r->block * 4);
+        for (j = 0; j < n; j += SRU__PANEL)
+            sru__interleave(block + j * r->hd, SRU__PANEL, key + j * row,
+                            sru__min(SRU__PANEL, n - j), row, 1, r->hd);
+        for (j = 0; j < r->hd; j += SRU__PANEL)
+            sru__interleave(block + (r->hd + j) * SRU__KEYS, SRU__PANEL, key + s->P + j,
+                            sru__min(SRU__PANEL, r->hd - j), 1, row, n);
     }
 }
 
@@ -2082,8 +2125,8 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     if (!s->o) return SRU__FAIL(c, SRU_EINVAL, "attention_forward: o must not be NULL");
     sru__attend_begin(&r, c, args);
     all = s->B * (size_t)s->H;
-    threads = sru__threads(c, 4.0 * (double)s->T * (double)s->B * (double)s->P
-                              * (double)(s->window ? s->window : r.S));
+    threads = sru__threads(c, 4.0 * (double)sru__max(s->T, 16) * (double)s->B * (double)s->P
+                              * (double)sru__max(64, s->window ? s->window : r.S));
     most = s->ring ? 0 : sru__min(all, (size_t)threads);
     r.scratch_size = sru__attend_scratch(r.hd);
     r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
@@ -2272,7 +2315,7 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     sru__attend_begin(&r, c, args);
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 10.0 * (double)s->T * (double)s->B * (double)s->P
-                              * (double)(s->window ? s->window : r.S));
+                              * (double)sru__max(64, s->window ? s->window : r.S));
     r.scratch_size = sru__attend_backward_scratch(s->T, r.hd);
     r.scratch = sru__take_floats(c, sru__min(all, (size_t)threads) * r.scratch_size);
     r.dalpha = (double *)sru__take(c, all, sizeof(double));
@@ -2323,7 +2366,7 @@ static sru_status sru__layernorm_run(sru_context *c, const void *args)
     sru__rows_job s = *(const sru__rows_job *)args;
     s.kern = sru__kern(c);
     if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, 8.0 * (double)s.rows * (double)s.n), s.rows, sru__layernorm_rows,
+    sru__parallel(sru__threads(c, 40.0 * (double)s.rows * (double)s.n), s.rows, sru__layernorm_rows,
                   &s);
     return SRU_OK;
 }
@@ -2374,7 +2417,7 @@ static sru_status sru__layernorm_backward_run(sru_context *c, const void *args)
     if (!s.stats) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     memset(s.stats, 0, 2 * s.parts * s.n * 4);
-    sru__parallel(sru__threads(c, 16.0 * (double)s.rows * (double)s.n), s.parts,
+    sru__parallel(sru__threads(c, 80.0 * (double)s.rows * (double)s.n), s.parts,
                   sru__layernorm_parts, &s);
     for (part = 0; part < s.parts; part++) {
         if (s.dgain) s.kern->add(s.dgain, s.stats + part * s.n, s.n);
@@ -2428,7 +2471,8 @@ static sru_status sru__embedding_run(sru_context *c, const void *args)
 {
     sru__rows_job s = *(const sru__rows_job *)args;
     if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, (double)s.rows * (double)s.n), s.rows, sru__embedding_rows, &s);
+    sru__parallel(sru__threads(c, 20.0 * (double)s.rows * (double)s.n), s.rows, sru__embedding_rows,
+                  &s);
     return SRU_OK;
 }
 
@@ -2481,7 +2525,8 @@ static sru_status sru__embedding_backward_run(sru_context *c, const void *args)
     sru__rows_job s = *(const sru__rows_job *)args;
     s.kern = sru__kern(c);
     if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, (double)s.rows * (double)s.n), s.n, sru__embedding_columns, &s);
+    sru__parallel(sru__threads(c, 20.0 * (double)s.rows * (double)s.n), s.n,
+                  sru__embedding_columns, &s);
     return SRU_OK;
 }
 
@@ -2529,7 +2574,7 @@ static sru_status sru__dropout_run(sru_context *c, const void *args)
     sru__rows_job s = *(const sru__rows_job *)args;
     s.kern = sru__kern(c);
     if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, (double)s.rows * (double)s.n + 4.0 * (double)s.n),
+    sru__parallel(sru__threads(c, 20.0 * (double)s.rows * (double)s.n + 200.0 * (double)s.n),
                   sru__ceil(s.n, SRU__PANEL), sru__dropout_columns, &s);
     return SRU_OK;
 }
@@ -2585,7 +2630,7 @@ static sru_status sru__loss_run(sru_context *c, const void *args)
     if (c->measure) return SRU_OK;
     s.sums = sums;
     s.parts = sru__min(s.rows, SRU__PARTS);
-    sru__parallel(sru__threads(c, 20.0 * (double)s.rows * (double)s.n), s.parts, sru__loss_parts,
+    sru__parallel(sru__threads(c, 80.0 * (double)s.rows * (double)s.n), s.parts, sru__loss_parts,
                   &s);
     *loss = 0;
     for (part = 0; part < s.parts; part++) *loss += sums[part];
@@ -2643,7 +2688,7 @@ static sru_status sru__norm_run(sru_context *c, const void *args)
     if (c->measure) return SRU_OK;
     s.sums = sums;
     s.parts = sru__min(s.n, SRU__PARTS);
-    sru__parallel(sru__threads(c, 2.0 * (double)s.n), s.parts, sru__norm_parts, &s);
+    sru__parallel(sru__threads(c, 10.0 * (double)s.n), s.parts, sru__norm_parts, &s);
     for (part = 0; part < s.parts; part++) sum += sums[part];
     *norm = sum > 0 ? sru__dsqrt(sum) : sum;            /* NaN stays NaN */
     return SRU_OK;
@@ -2682,7 +2727,7 @@ static sru_status sru__adamw_run(sru_context *c, const void *args)
     sru__adamw_args s = *(const sru__adamw_args *)args;
     s.kern = sru__kern(c);
     if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, 8.0 * (double)s.n), sru__ceil(s.n, SRU__PANEL), sru__adamw_range,
+    sru__parallel(sru__threads(c, 80.0 * (double)s.n), sru__ceil(s.n, SRU__PANEL), sru__adamw_range,
                   &s);
     return SRU_OK;
 }
@@ -4824,6 +4869,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__FAIL
 #undef SRU__INLINE
 #undef SRU__UNROLL
+#undef SRU__PREFETCH
+#undef SRU__PORTION
 #undef SRU__TRAINING
 #undef SRU__PANEL
 #undef SRU__DEPTH
@@ -4851,6 +4898,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__STR(a)      SRU__STR_(a)
 #define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
 #define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
+#define SRU__CHAINS      8
 #define SRU__MOST        (SRU__NP > SRU__NP_ONE ? SRU__NP : SRU__NP_ONE)
 
 /* In this part sru__vec is a vector of floats, sru__mask the outcome of comparing two. */
@@ -4866,6 +4914,10 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__select      SRU__FN(select)
 #define sru__abs         SRU__FN(abs)
 #define sru__sum         SRU__FN(sum)
+#define sru__highest     SRU__FN(highest)
+#define sru__least       SRU__FN(least)
+#define sru__most        SRU__FN(most)
+#define sru__exps        SRU__FN(exps)
 #define sru__exp         SRU__FN(exp)
 #define sru__sigmoid     SRU__FN(sigmoid)
 #define sru__tanh        SRU__FN(tanh)
@@ -4915,38 +4967,84 @@ SRU__INLINE sru__vec sru__abs(sru__vec x)
     return sru__from_bits(sru__to_bits(x) & 0x7fffffffu);
 }
 
+/* The smaller and the larger of two; x where it is not a number. */
+SRU__INLINE sru__vec sru__least(sru__vec a, sru__vec x)
+{
+#ifdef SRU__MIN
+    return SRU__MIN(a, x);
+#else
+    return sru__select(a < x, a, x);
+#endif
+}
+
+SRU__INLINE sru__vec sru__most(sru__vec a, sru__vec x)
+{
+#ifdef SRU__MAX
+    return SRU__MAX(a, x);
+#else
+    return sru__select(a > x, a, x);
+#endif
+}
+
+SRU__INLINE float sru__highest(sru__vec v)
+{
+    float lane[SRU__W];
+    int i, half;
+    memcpy(lane, &v, sizeof v);
+    SRU__UNROLL
+    for (half = SRU__W / 2; half; half /= 2) {
+        SRU__UNROLL
+        for (i = 0; i < half; i++) lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+    }
+    return lane[0];
+}
+
 SRU__INLINE float sru__sum(sru__vec v)
 {
-    float lane[SRU__W], s = 0;
-    int i;
+    float lane[SRU__W];
+    int i, half;
     memcpy(lane, &v, sizeof v);
-    for (i = 0; i < SRU__W; i++) s += lane[i];
-    return s;
+    SRU__UNROLL
+    for (half = SRU__W / 2; half; half /= 2) {
+        SRU__UNROLL
+        for (i = 0; i < half; i++) lane[i] += lane[i + half];
+    }
+    return lane[0];
 }
 
-/* Relative error below 1.2e-7 from -87.3 to 88; beyond, the value at that end. NaN stays NaN. */
-SRU__INLINE sru__vec sru__exp(sru__vec x)
+/* x = exp(sign*x) + plus for n vectors, a step for all before the next step: each is a chain of
+   dependent operations, and side by side they keep the processor busy. exp has a relative error
+   below 1.2e-7 from -87.33 to 87.33; beyond, it is what it is there. NaN stays NaN. */
+SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const float plus)
 {
-    const sru__vec low = sru__zero() - 87.3f, high = sru__zero() + 88.0f;
-    sru__vec t, n, r, y;
-    x = sru__select(x < low, low, x);
-    x = sru__select(x > high, high, x);
-    /* x = n ln 2 + r, |r| <= ln 2 / 2. Floats at 1.5*2^23 are 1 apart: adding it rounds to n */
-    t = x * 1.44269504f + 12582912.0f;
-    n = t - 12582912.0f;
-    r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    y = r * 1.9875691500e-4f + 1.3981999507e-3f;            /* coefficients: Cephes, expf */
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    y = y * r + 5.0000001201e-1f;
-    y = y * (r * r) + r + 1.0f;
-    /* the low bits of t hold n: make it an exponent. Multiplying keeps a NaN in y what it is */
-    return y * sru__from_bits((sru__to_bits(t) << 23) + 0x3f800000u);
+    /* exp(r) for |r| <= ln 2 / 2, within 3.1e-9 */
+    static const float coefficient[] = { 8.3687813844e-3f, 4.1668394266e-2f, 1.6666520100e-1f,
+                                         4.9999993412e-1f, 1.0f, 1.0f };
+    sru__vec t[SRU__CHAINS], k, r[SRU__CHAINS], y[SRU__CHAINS];
+    int i, p;
+    SRU__UNROLL
+    for (i = 0; i < n; i++) {
+        x[i] = sru__least(sru__zero() + 87.33f, sru__most(sru__zero() - 87.33f, x[i]));
+        /* sign*x = k ln 2 + r. Floats at 1.5*2^23 are 1 apart: adding it rounds to k, and 127 more
+           leave in the low bits the exponent of 2^k */
+        t[i] = x[i] * (sign * 1.44269504f) + 12583039.0f;
+        k = t[i] - 12583039.0f;
+        r[i] = x[i] * sign - k * 0.693359375f;
+        r[i] = r[i] + k * 2.12194440e-4f;
+        y[i] = sru__zero() + 1.3814468141e-3f;
+    }
+    SRU__UNROLL
+    for (p = 0; p < 6; p++) {
+        SRU__UNROLL
+        for (i = 0; i < n; i++) y[i] = y[i] * r[i] + coefficient[p];
+    }
+    SRU__UNROLL
+    for (i = 0; i < n; i++)         /* multiplying keeps a NaN in y what it is */
+        x[i] = y[i] * sru__from_bits(sru__to_bits(t[i]) << 23) + plus;
 }
 
-SRU__INLINE sru__vec sru__sigmoid(sru__vec x) { return 1.0f / (1.0f + sru__exp(-x)); }
+SRU__INLINE sru__vec sru__exp(sru__vec x) { sru__exps(1, &x, 1, 0); return x; }
+SRU__INLINE sru__vec sru__sigmoid(sru__vec x) { sru__exps(1, &x, -1, 1); return 1.0f / x; }
 
 /* Relative error below 3e-7. */
 SRU__INLINE sru__vec sru__tanh(sru__vec x)
@@ -5025,6 +5123,11 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
     const size_t ldt = SRU__MOST * SRU__PANEL, bytes = (size_t)nr * 4;
     int i, j;
     if (mr == rows && nr == SRU__PANEL) {
+        SRU__UNROLL
+        for (i = 0; i < rows; i++)              /* the tile below is likely to be the next */
+            SRU__UNROLL
+            for (j = 0; j < panels; j++)
+                SRU__PREFETCH((uintptr_t)c + ((size_t)(rows + i) * ldc + (size_t)j * plane) * 4);
         SRU__FN(tile)(rows, panels, k, a, b, c, ldc, plane, add);
         return;
     }
@@ -5197,163 +5300,218 @@ static void SRU__FN(row)(size_t k, const float *a, const void *const *b, int pan
 
 /* ---- the scan -------------------------------------------------------------------------------- */
 
-/* nv vectors side by side: each is a chain of dependent steps, so four keep the processor busy. */
-SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const int nv, size_t last)
+/* Rows of u are far apart, too far for the processor to foresee the next: they are fetched while it
+   works on the rows before. */
+enum { SRU__FN(ahead) = 4 };
+SRU__INLINE void SRU__FN(fetch)(const float *p)
 {
+    int i;
+    for (i = 0; i < 4 * SRU__W; i += 16) SRU__PREFETCH(p + i);
+}
+
+/* nv vectors side by side. */
+SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, const int nv,
+                                       size_t last)
+{
+    const sru__scan_job s = *job;       /* a copy, which stores cannot change */
     const sru__vec zero = sru__zero(), one = zero + 1.0f, tiny = zero + 1e-30f;
-    sru__vec c[4], vf[4], vr[4], bf[4], br[4], keep[4];
-    const float *u = s->u + at, *x = s->x ? s->x + at : NULL;
-    const float *vt = s->vt ? s->vt + at : NULL;
-    float *h = s->h + at, *cs = s->c ? s->c + at : NULL;
-    const uint8_t *pad = s->pad;
+    sru__vec c[4], vf[4], vr[4], bf[4], br[4], keep[4], z[8];
+    const float *u = s.u + at, *x = s.x ? s.x + at : NULL;
+    const float *vt = s.vt ? s.vt + at : NULL;
+    float *h = s.h + at, *cs = s.c ? s.c + at : NULL;
+    const uint8_t *pad = s.pad;
     size_t t;
     int q;
     SRU__UNROLL
     for (q = 0; q < nv; q++) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
-        c[q]    = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
-        vf[q]   = s->v ? sru__load_part(s->v + i, n) : zero;
-        vr[q]   = s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
-        bf[q]   = s->bias ? sru__load_part(s->bias + i, n) : zero;
-        br[q]   = s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
-        keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
+        c[q]    = s.c0 ? sru__load_part(s.c0 + i, n) : zero;
+        vf[q]   = s.v ? sru__load_part(s.v + i, n) : zero;
+        vr[q]   = s.v ? sru__load_part(s.v + s.plane + i, n) : zero;
+        bf[q]   = s.bias ? sru__load_part(s.bias + i, n) : zero;
+        br[q]   = s.bias ? sru__load_part(s.bias + s.plane + i, n) : zero;
+        keep[q] = s.mask_c ? sru__load_part(s.mask_c + i, n) : one;
     }
-    for (t = 0; t < s->T; t++) {
+    for (t = 0; t < s.T; t++) {
+        const int skipped = pad && *pad;
+        SRU__UNROLL
+        for (q = 0; q < nv && !skipped; q++) {
+            const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
+            sru__vec vft = vf[q], vrt = vr[q];
+            if (vt) {
+                vft = vft + sru__load_part(vt + i, n);
+                vrt = vrt + sru__load_part(vt + s.plane + i, n);
+            }
+            z[2*q]   = vft * c[q] + (sru__load_part(u + s.u_plane + i, n) + bf[q]);
+            z[2*q+1] = vrt * c[q] + (sru__load_part(u + 2 * s.u_plane + i, n) + br[q]);
+        }
+        if (!skipped) sru__exps(2 * nv, z, -1, 1);
         SRU__UNROLL
         for (q = 0; q < nv; q++) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-            if (pad && *pad) {
+            sru__vec u0, f, r, g, skip = zero;
+            if (skipped) {
                 sru__store_part(h + i, zero, n);
             } else {
-                const sru__vec u0 = sru__load_part(u + i, n);
-                sru__vec zf = sru__load_part(u + s->u_plane + i, n) + bf[q];
-                sru__vec zr = sru__load_part(u + 2 * s->u_plane + i, n) + br[q];
-                sru__vec f, r, g, skip = zero;
-                if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, n);
-                else if (x) skip = sru__load_part(x + i, n) * s->scale_x;
-                if (vt) {
-                    zf = (vf[q] + sru__load_part(vt + i, n)) * c[q] + zf;
-                    zr = (vr[q] + sru__load_part(vt + s->plane + i, n)) * c[q] + zr;
-                } else {
-                    zf = vf[q] * c[q] + zf;
-                    zr = vr[q] * c[q] + zr;
-                }
-                f = sru__sigmoid(zf);
-                r = sru__sigmoid(zr) * keep[q];
+                u0 = sru__load_part(u + i, n);
+                if (s.K == 4) skip = sru__load_part(u + 3 * s.u_plane + i, n);
+                else if (x) skip = sru__load_part(x + i, n) * s.scale_x;
+                f = 1.0f / z[2*q];
+                r = 1.0f / z[2*q+1] * keep[q];
                 c[q] = (c[q] - u0) * f + u0;
                 /* a state that fades out would become denormal, and slow */
-                c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
-                g = s->use_tanh ? sru__tanh(c[q]) : c[q];
+                if (!SRU__FLUSHES) c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
+                g = s.use_tanh ? sru__tanh(c[q]) : c[q];
                 sru__store_part(h + i, (g - skip) * r + skip, n);
             }
             if (cs) sru__store_part(cs + i, c[q], n);
         }
-        u += s->u_step;
-        h += s->step;
-        if (x) x += s->step;
-        if (cs) cs += s->step;
-        if (vt) vt += s->vt_step;
-        if (pad) pad += s->pad_step;
+        u += s.u_step;
+        h += s.step;
+        if (x) x += s.step;
+        if (cs) cs += s.step;
+        if (vt) vt += s.vt_step;
+        if (pad) pad += s.pad_step;
     }
     SRU__UNROLL
     for (q = 0; q < nv; q++)
-        sru__store_part(s->cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
+        sru__store_part(s.cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
 }
 
-static void SRU__FN(scan_forward)(const sru__scan_job *s)
-{
-    size_t at;
-    for (at = 0; at < s->n; at += 4 * SRU__W) {
-        const size_t left = s->n - at, nv = left >= 4 * SRU__W ? 4 : (left + SRU__W - 1) / SRU__W;
-        const size_t last = left >= 4 * SRU__W ? SRU__W : left - (nv - 1) * SRU__W;
-        if (nv == 4) SRU__FN(scan_vectors)(s, at, 4, last);
-        else if (nv == 3) SRU__FN(scan_vectors)(s, at, 3, last);
-        else if (nv == 2) SRU__FN(scan_vectors)(s, at, 2, last);
-        else SRU__FN(scan_vectors)(s, at, 1, last);
+/* All columns, four vectors at a time, of which the last may be short. */
+#define SRU__FOUR_VECTORS(work)                                                                   \
+    size_t at;                                                                                    \
+    for (at = 0; at < s->n; at += 4 * SRU__W) {                                                   \
+        const size_t left = s->n - at < 4 * SRU__W ? s->n - at : 4 * SRU__W;                      \
+        const size_t nv = (left + SRU__W - 1) / SRU__W, last = left - (nv - 1) * SRU__W;          \
+        if (nv == 4) SRU__FN(work)(s, at, 4, last);                                               \
+        else if (nv == 3) SRU__FN(work)(s, at, 3, last);                                          \
+        else if (nv == 2) SRU__FN(work)(s, at, 2, last);                                          \
+        else SRU__FN(work)(s, at, 1, last);                                                       \
     }
-}
+
+static void SRU__FN(scan_forward)(const sru__scan_job *s) { SRU__FOUR_VECTORS(scan_vectors) }
 
 #ifndef SRU_NO_BACKWARD
-/* From the last step to the first; pointers are those of the first. Here only dc is a chain, and a
-   short one, so one vector at a time will do. */
-static void SRU__FN(scan_backward)(const sru__scan_job *s)
+/* From the last step to the first; pointers are those of the first. */
+SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t at, const int nv,
+                                                size_t last)
 {
+    const sru__scan_job s = *job;
     const sru__vec zero = sru__zero(), one = zero + 1.0f;
-    size_t i;
-    for (i = 0; i < s->n; i += SRU__W) {
-        const size_t n = s->n - i;
-        const ptrdiff_t steps = (ptrdiff_t)s->T - 1;
-        const sru__vec vf0 = s->v ? sru__load_part(s->v + i, n) : zero;
-        const sru__vec vr0 = s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
-        const sru__vec bf = s->bias ? sru__load_part(s->bias + i, n) : zero;
-        const sru__vec br = s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
-        const sru__vec keep = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
-        const sru__vec c0 = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
-        sru__vec dc = s->dc ? sru__load_part(s->dc + i, n) : zero;
-        sru__vec dvf = zero, dvr = zero, dbf = zero, dbr = zero;
-        ptrdiff_t t;
-        for (t = steps; t >= 0; t--) {
-            const float *u = s->u + t * s->u_step + i;
-            float *du = s->du + t * s->u_step + i;
-            const ptrdiff_t at = t * s->step + (ptrdiff_t)i;
-            const float *vt = s->vt ? s->vt + t * s->vt_step + i : NULL;
-            float *dvt = s->dvt ? s->dvt + t * s->vt_step + i : NULL;
-            sru__vec vf = vf0, vr = vr0, c1, c, g, f, r, skip = zero, dh, dg, u0, zf, zr;
-            if (s->pad && s->pad[t * s->pad_step]) {
-                int k;
-                for (k = 0; k < s->K; k++)
-                    sru__store_part(du + (size_t)k * s->u_plane, zero, n);
-                if (s->dx) sru__store_part(s->dx + at, zero, n);
+    sru__vec vf[4], vr[4], bf[4], br[4], keep[4], c0[4], c1[4], z[8];
+    sru__vec dc[4], dvf[4], dvr[4], dbf[4], dbr[4];
+    ptrdiff_t t;
+    int k, q;
+    SRU__UNROLL
+    for (q = 0; q < nv; q++) {
+        const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
+        vf[q]   = s.v ? sru__load_part(s.v + i, n) : zero;
+        vr[q]   = s.v ? sru__load_part(s.v + s.plane + i, n) : zero;
+        bf[q]   = s.bias ? sru__load_part(s.bias + i, n) : zero;
+        br[q]   = s.bias ? sru__load_part(s.bias + s.plane + i, n) : zero;
+        keep[q] = s.mask_c ? sru__load_part(s.mask_c + i, n) : one;
+        c0[q]   = s.c0 ? sru__load_part(s.c0 + i, n) : zero;
+        dc[q]   = s.dc ? sru__load_part(s.dc + i, n) : zero;
+        dvf[q]  = dvr[q] = dbf[q] = dbr[q] = zero;
+    }
+    for (t = (ptrdiff_t)s.T - 1; t >= 0; t--) {
+        const float *u = s.u + t * s.u_step + at;
+        const float *c = s.c + t * s.step + at, *dh = s.dh + t * s.step + at;
+        const float *x = s.x ? s.x + t * s.step + at : NULL;
+        const float *vt = s.vt ? s.vt + t * s.vt_step + at : NULL;
+        float *du = s.du + t * s.u_step + at, *dx = s.dx ? s.dx + t * s.step + at : NULL;
+        float *dvt = s.dvt ? s.dvt + t * s.vt_step + at : NULL;
+        const int skipped = s.pad && s.pad[t * s.pad_step];
+        if (t > SRU__FN(ahead)) {
+            for (k = 0; k < s.K; k++) {
+                SRU__FN(fetch)(u - SRU__FN(ahead) * s.u_step + (size_t)k * s.u_plane);
+                SRU__FN(fetch)(du - SRU__FN(ahead) * s.u_step + (size_t)k * s.u_plane);
+            }
+            SRU__FN(fetch)(c - (SRU__FN(ahead) + 1) * s.step);
+            SRU__FN(fetch)(dh - SRU__FN(ahead) * s.step);
+            if (x) SRU__FN(fetch)(x - SRU__FN(ahead) * s.step);
+            if (dx) SRU__FN(fetch)(dx - SRU__FN(ahead) * s.step);
+        }
+        SRU__UNROLL
+        for (q = 0; q < nv; q++) {
+            const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
+            sru__vec vft = vf[q], vrt = vr[q];
+            if (skipped) continue;
+            if (vt) {
+                vft = vft + sru__load_part(vt + i, n);
+                vrt = vrt + sru__load_part(vt + s.plane + i, n);
+            }
+            c1[q] = t ? sru__load_part(c - s.step + i, n) : c0[q];
+            z[2*q]   = vft * c1[q] + (sru__load_part(u + s.u_plane + i, n) + bf[q]);
+            z[2*q+1] = vrt * c1[q] + (sru__load_part(u + 2 * s.u_plane + i, n) + br[q]);
+        }
+        if (!skipped) sru__exps(2 * nv, z, -1, 1);
+        SRU__UNROLL
+        for (q = 0; q < nv; q++) {
+            const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
+            sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, zf, zr, d;
+            if (skipped) {
+                for (k = 0; k < s.K; k++) sru__store_part(du + (size_t)k * s.u_plane + i, zero, n);
+                if (dx) sru__store_part(dx + i, zero, n);
                 if (dvt) {
-                    sru__store_part(dvt, zero, n);
-                    sru__store_part(dvt + s->plane, zero, n);
+                    sru__store_part(dvt + i, zero, n);
+                    sru__store_part(dvt + s.plane + i, zero, n);
                 }
                 continue;
             }
-            c  = sru__load_part(s->c + at, n);
-            c1 = t ? sru__load_part(s->c + at - s->step, n) : c0;
             if (vt) {
-                vf = vf + sru__load_part(vt, n);
-                vr = vr + sru__load_part(vt + s->plane, n);
+                vft = vft + sru__load_part(vt + i, n);
+                vrt = vrt + sru__load_part(vt + s.plane + i, n);
             }
-            u0 = sru__load_part(u, n);
-            f = sru__sigmoid(vf * c1 + (sru__load_part(u + s->u_plane, n) + bf));
-            r = sru__sigmoid(vr * c1 + (sru__load_part(u + 2 * s->u_plane, n) + br));
-            g = s->use_tanh ? sru__tanh(c) : c;
-            if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane, n);
-            else if (s->x) skip = sru__load_part(s->x + at, n) * s->scale_x;
-            dh = sru__load_part(s->dh + at, n);
+            u0 = sru__load_part(u + i, n);
+            f = 1.0f / z[2*q];
+            r = 1.0f / z[2*q+1];
+            g = sru__load_part(c + i, n);
+            if (s.use_tanh) g = sru__tanh(g);
+            if (s.K == 4) skip = sru__load_part(u + 3 * s.u_plane + i, n);
+            else if (x) skip = sru__load_part(x + i, n) * s.scale_x;
+            d = sru__load_part(dh + i, n);
 
             /* forward: h = (g - skip)*r*keep + skip */
-            dg = dh * keep * r;
-            zr = dh * keep * (g - skip) * r * (one - r);    /* r = sigmoid(zr) */
-            if (s->K == 4) sru__store_part(du + 3 * s->u_plane, dh - dg, n);
-            else if (s->dx) sru__store_part(s->dx + at, (dh - dg) * s->scale_x, n);
-            dc = s->use_tanh ? dg * (one - g * g) + dc : dg + dc;
+            dg = d * keep[q] * r;
+            zr = d * keep[q] * (g - skip) * r * (one - r);      /* r = sigmoid(zr) */
+            if (s.K == 4) sru__store_part(du + 3 * s.u_plane + i, d - dg, n);
+            else if (dx) sru__store_part(dx + i, (d - dg) * s.scale_x, n);
+            d = s.use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
 
             /* forward: c = (c1 - u0)*f + u0 */
-            sru__store_part(du, dc * (one - f), n);
-            zf = dc * (c1 - u0) * f * (one - f);            /* f = sigmoid(zf) */
-            sru__store_part(du + s->u_plane, zf, n);
-            sru__store_part(du + 2 * s->u_plane, zr, n);
+            sru__store_part(du + i, d * (one - f), n);
+            zf = d * (c1[q] - u0) * f * (one - f);              /* f = sigmoid(zf) */
+            sru__store_part(du + s.u_plane + i, zf, n);
+            sru__store_part(du + 2 * s.u_plane + i, zr, n);
 
             /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br */
             if (dvt) {
-                sru__store_part(dvt, zf * c1, n);
-                sru__store_part(dvt + s->plane, zr * c1, n);
+                sru__store_part(dvt + i, zf * c1[q], n);
+                sru__store_part(dvt + s.plane + i, zr * c1[q], n);
             }
-            dvf = zf * c1 + dvf;
-            dvr = zr * c1 + dvr;
-            dbf = dbf + zf;
-            dbr = dbr + zr;
-            dc = dc * f + (zf * vf + zr * vr);
+            dvf[q] = zf * c1[q] + dvf[q];
+            dvr[q] = zr * c1[q] + dvr[q];
+            dbf[q] = dbf[q] + zf;
+            dbr[q] = dbr[q] + zr;
+            dc[q] = d * f + (zf * vft + zr * vrt);
         }
-        if (s->dc) sru__store_part(s->dc + i, dc, n);
-        sru__store_part(s->sums + i, dvf, n);
-        sru__store_part(s->sums + s->plane + i, dvr, n);
-        sru__store_part(s->sums + 2 * s->plane + i, dbf, n);
-        sru__store_part(s->sums + 3 * s->plane + i, dbr, n);
     }
+    SRU__UNROLL
+    for (q = 0; q < nv; q++) {
+        const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
+        if (s.dc) sru__store_part(s.dc + i, dc[q], n);
+        sru__store_part(s.sums + i, dvf[q], n);
+        sru__store_part(s.sums + s.plane + i, dvr[q], n);
+        sru__store_part(s.sums + 2 * s.plane + i, dbf[q], n);
+        sru__store_part(s.sums + 3 * s.plane + i, dbr[q], n);
+    }
+}
+
+static void SRU__FN(scan_backward)(const sru__scan_job *s)
+{
+    SRU__FOUR_VECTORS(scan_backward_vectors)
 }
 #endif
 
@@ -5365,24 +5523,24 @@ static void SRU__FN(scan_backward)(const sru__scan_job *s)
 static float SRU__FN(attend)(float *s, float *most, float *sum)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
-    sru__vec best = hidden, total = sru__zero(), down;
-    float lane[SRU__W], next = *most, by;
-    int i;
-    for (i = 0; i < SRU__KEYS; i += SRU__W) {
-        const sru__vec v = sru__load(s + i);
-        best = sru__select(v > best, v, best);
+    sru__vec best = hidden, total = sru__zero(), p[4];
+    float next, by = 1;
+    int i, j;
+    for (i = 0; i < SRU__KEYS; i += SRU__W) best = sru__most(best, sru__load(s + i));
+    next = sru__highest(best);
+    next = next > *most ? next : *most;
+    for (i = 0; i < SRU__KEYS; i += 4 * SRU__W) {
+        SRU__UNROLL
+        for (j = 0; j < 4; j++) p[j] = sru__load(s + i + j * SRU__W) - next;
+        sru__exps(4, p, 1, 0);
+        SRU__UNROLL
+        for (j = 0; j < 4; j++) {
+            p[j] = sru__select(sru__load(s + i + j * SRU__W) <= hidden, sru__zero(), p[j]);
+            memcpy(s + i + j * SRU__W, &p[j], sizeof p[j]);
+            total = total + p[j];
+        }
     }
-    memcpy(lane, &best, sizeof best);
-    for (i = 0; i < SRU__W; i++) next = lane[i] > next ? lane[i] : next;
-    for (i = 0; i < SRU__KEYS; i += SRU__W) {
-        const sru__vec v = sru__load(s + i);
-        const sru__vec p = sru__select(v <= hidden, sru__zero(), sru__exp(v - next));
-        memcpy(s + i, &p, sizeof p);
-        total = total + p;
-    }
-    down = sru__exp(sru__zero() + (*most - next));      /* exactly 1 where most stays */
-    memcpy(lane, &down, sizeof down);
-    by = lane[0];
+    if (next != *most) by = sru__highest(sru__exp(sru__zero() + (*most - next)));
     *sum = *sum * by + sru__sum(total);
     *most = next;
     return by;
@@ -5603,6 +5761,8 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__STR
 #undef SRU__FN
 #undef SRU__VP
+#undef SRU__CHAINS
+#undef SRU__FOUR_VECTORS
 #undef SRU__MOST
 #undef sru__vec
 #undef sru__mask
@@ -5616,6 +5776,10 @@ static const sru_backend SRU__FN(backend) = {
 #undef sru__select
 #undef sru__abs
 #undef sru__sum
+#undef sru__highest
+#undef sru__least
+#undef sru__most
+#undef sru__exps
 #undef sru__exp
 #undef sru__sigmoid
 #undef sru__tanh
@@ -5623,6 +5787,8 @@ static const sru_backend SRU__FN(backend) = {
 #undef sru__from_ints
 #undef SRU__ISA
 #undef SRU__W
+#undef SRU__MIN
+#undef SRU__MAX
 #undef SRU__MR
 #undef SRU__NP
 #undef SRU__NP_HALF

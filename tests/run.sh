@@ -15,6 +15,7 @@ CC=${CC:-cc}
 CXX=${CXX:-c++}
 strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 here=build/tests
+threads='-DSRU__PORTION=1000'        # several threads for small work too, as the tests have
 jobs='sanitize clang-sanitize header examples charlm isa clang clang++ fast cc c++ no-threads scalar
       m32 readme'
 
@@ -22,15 +23,15 @@ job()
 {
     case $1 in
     cc)             variant $CC  -std=c99 -O2 $(openmp $CC) ;;
-    fast)           variant $CC  -std=c11 -O3 -ffast-math $(openmp $CC) ;;
-    clang)          variant clang -std=c99 -O2 $(openmp clang) ;;
-    c++)            variant $CXX -x c++ -std=c++11 -O2 $(openmp $CXX) ;;
+    fast)           variant $CC  -std=c11 -O3 -ffast-math $(openmp $CC) $threads ;;
+    clang)          variant clang -std=c99 -O2 $(openmp clang) $threads ;;
+    c++)            variant $CXX -x c++ -std=c++11 -O2 $(openmp $CXX) $threads ;;
     clang++)        variant clang++ -x c++ -std=c++17 -O2 $(openmp clang++) ;;
-    sanitize)       variant $CC  -std=c99 -O2 -g $(openmp $CC) $sanitize ;;
+    sanitize)       variant $CC  -std=c99 -O2 -g $(openmp $CC) $threads $sanitize ;;
     clang-sanitize) variant clang -std=c99 -O1 -g -fsanitize=address ;;
-    scalar)         variant $CC  -std=c99 -O2 $(openmp $CC) -DSRU_NO_SIMD ;;
+    scalar)         variant $CC  -std=c99 -O2 $(openmp $CC) $threads -DSRU_NO_SIMD ;;
     no-threads)     variant $CC  -std=c99 -O2 -Wno-unknown-pragmas ;;
-    m32)            variant $CC  -m32 -std=c99 -O2 $(openmp "$CC -m32") ;;
+    m32)            variant $CC  -m32 -std=c99 -O2 $(openmp "$CC -m32") $threads ;;
     isa)            instruction_sets ;;
     header)         report test_header sh tests/test_header.sh ;;
     readme)         report test_readme sh tests/test_readme.sh ;;

@@ -151,18 +151,42 @@ static inline int test_set_isa(const char *name)
 #endif
 }
 
+/* Whether this machine and build have the kernels of an instruction set: -1 where that is unknown.
+   The last one of names that it has is the best. */
+static inline int test_has_isa(const char *name)
+{
+    if (!strcmp(name, "scalar")) return 1;
+#if defined(__GNUC__) && defined(__x86_64__) && !defined(SRU_NO_SIMD) && !defined(SRU_NO_DISPATCH)
+    __builtin_cpu_init();
+    if (!strcmp(name, "sse2")) return 1;
+    if (!strcmp(name, "avx2"))
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (!strcmp(name, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
+            && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+    return 0;
+#else
+    return -1;
+#endif
+}
+
 /* Runs tests with the best kernels, then with all others that there are; or, where SRU_ISA is in
    the environment, with those alone. name() tells which are in use. */
 static inline void test_each_isa(const char *(*name)(void), void (*run)(void))
 {
     static const char *const names[] = {"scalar", "sse2", "avx2", "avx512", "neon", "simd128"};
     const char *asked = getenv("SRU_ISA");
+    const char *expected = "scalar";
     char best[32], missing[100] = "";
     size_t i;
     strncpy(best, name(), sizeof best - 1);
     best[sizeof best - 1] = 0;
     printf("%s\n", best);
     fflush(stdout);
+    for (i = 0; i < sizeof names/sizeof *names; i++)
+        if (test_has_isa(names[i]) == 1) expected = names[i];
+    if (!asked && test_has_isa("sse2") >= 0)
+        CHECK(!strcmp(best, expected), "%s kernels where there are those of %s", best, expected);
     run();
     for (i = 0; !asked && i < sizeof names/sizeof *names; i++) {
         if (!strcmp(names[i], best)) continue;
@@ -172,6 +196,7 @@ static inline void test_each_isa(const char *(*name)(void), void (*run)(void))
             run();
         } else {
             strcat(strcat(missing, " "), names[i]);
+            CHECK(test_has_isa(names[i]) != 1, "%s cannot be asked for", names[i]);
         }
     }
     if (*missing) printf("skipped, not on this machine or not in this build:%s\n", missing);

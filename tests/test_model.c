@@ -762,7 +762,7 @@ static int alone(const net *n, const call *whole, const float *start, size_t b, 
 
 static void test_bits_of(const sru_config *config, const char *what, size_t T, size_t B)
 {
-    static const size_t chunks[] = {1, 2, 3, 7, 64, 300};
+    const size_t chunks[] = {1, 2, 3, 1 + test_bits() % T, 64, 300};
     net plain = new_net(config, 5), n;
     call start = new_call(&plain, T, B), first;
     char name[160];
@@ -853,7 +853,7 @@ static void test_bitwise(void)
     variant(20, &config);
     test_bits_of(&config, "long, bidirectional", 201, 7);
     variant(10, &config);
-    config.input_size = 270;
+    config.input_size = 530;
     config.hidden_size = 80;
     test_bits_of(&config, "wide", 23, 3);
     config.bidirectional = 1;
@@ -862,6 +862,17 @@ static void test_bitwise(void)
     config.input_size = 9;
     config.hidden_size = 9;
     test_bits_of(&config, "a large batch", 2, 1100);
+    for (i = 0; i < 24; i++) {
+        char what[120];
+        const int a = 5 + (int)(test_bits() % 86), b = 1 + (int)(test_bits() % 90);
+        const size_t T = 1 + test_bits() % 70, B = 1 + test_bits() % 6;
+        const char *of = variant((int)(test_bits() % VARIANTS), &config);
+        if (config.num_layers > 6) continue;
+        config.hidden_size = a;
+        config.input_size = b;
+        sprintf(what, "%.60s, at random, %d inputs, %d units", of, b, a);
+        test_bits_of(&config, what, T, B);
+    }
 }
 
 /* ---- Dropout -------------------------------------------------------------------------------- */

@@ -411,7 +411,7 @@ static const size_t linear_shapes[][3] = {      /* rows, n, k */
     {2, 15, 17}, {2, 33, 1}, {3, 17, 15}, {4, 16, 8}, {5, 100, 1}, {5, 7, 31}, {6, 32, 16},
     {7, 31, 33}, {8, 47, 20}, {9, 48, 64}, {11, 1, 50}, {12, 65, 13}, {13, 64, 64}, {14, 16, 100},
     {15, 18, 19}, {16, 16, 16}, {17, 48, 32}, {31, 5, 5}, {33, 64, 47}, {64, 80, 96}, {65, 3, 129},
-    {200, 33, 129}, {257, 20, 24}, {3, 300, 513}, {2100, 17, 3}, {70, 90, 270}
+    {200, 33, 129}, {257, 20, 24}, {3, 300, 513}, {2100, 17, 3}, {70, 90, 270}, {9, 50, 1030}
 };
 
 static void test_linear_shape(size_t rows, size_t n, size_t k)
@@ -1951,6 +1951,34 @@ static void test_denormals(void)
     }
 }
 
+/* ---- Kernels are those of the instruction set that was asked for ----------------------------- */
+
+/* The mean of a row is summed up in as many parts as a few vectors have lanes, which shows in its
+   last bits how wide they are. */
+static void test_chosen(void)
+{
+    enum { ROWS = 64, N = 1000 };
+    static struct { char name[16]; float stats[2*ROWS]; } seen[8];
+    static size_t count;
+    const uint64_t state = test_random_state;
+    float *x = zeros(ROWS*N), *gain = zeros(N), *bias = zeros(N), *y = junk(ROWS*N);
+    sru_context c = context(1);
+    size_t i;
+    test_random_state = 99;
+    for (i = 0; i < ROWS*N; i++) x[i] = (float)test_random();
+    test_random_state = state;
+    if (!CHECK(count < COUNT(seen) && strlen(op->name) < sizeof seen[0].name, "too many"))
+        return;
+    CHECK(op->layernorm_forward(&c, y, seen[count].stats, x, gain, bias, ROWS, N) == SRU_OK, "%s",
+          message);
+    strcpy(seen[count].name, op->name);
+    for (i = 0; i < count; i++)
+        CHECK(!same(seen[i].stats, seen[count].stats, sizeof seen[i].stats),
+              "%s has the kernels of %s", op->name, seen[i].name);
+    count++;
+    release();
+}
+
 /* ---- All of it for each instruction set ----------------------------------------------------- */
 
 static const char *kernels(void)
@@ -1962,6 +1990,7 @@ static void test_kernels(void)
 {
     op = sru_cpu();
     test_random_state = 1;
+    test_chosen();
     test_memory();
     test_pack();
     test_linear();
