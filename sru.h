@@ -1131,14 +1131,23 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
     return sru__ceil(n, SRU__PANEL) * panel;
 }
 
-/* Rows p0 ... p0+k-1 of a panel as floats: where they are, or unpacked into `scratch`. p0 is a
-   multiple of 4. */
+/* Rows p0 ... p0+k-1 of a panel as floats: where they are, or unpacked into `scratch`, without the
+   scale of Q8. p0 is a multiple of 4. */
 static const float *sru__panel(const sru__kernels *kern, const void *panel, sru_type type,
                                size_t p0, size_t k, float *scratch)
 {
     if (type == SRU_F32) return (const float *)panel + p0 * SRU__PANEL;
     kern->unpack(scratch, panel, type, p0, k);
     return scratch;
+}
+
+/* What unpacked panels of Q8 gave, n columns of a panel, is multiplied by their scales. */
+static void sru__scale_q8(const sru__kernels *kern, const void *panel, float *c, size_t ldc,
+                          size_t rows, size_t n)
+{
+    size_t i;
+    for (i = 0; i < rows; i++)
+        kern->multiply(c + i * ldc, c + i * ldc, (const float *)panel, 0, n);
 }
 
 /* Rows are multiplied in strips of as many as a tile has; the last may be narrower. */
@@ -1276,6 +1285,10 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             if (rest)
                 g->kern->product(g->kc, a, width, b + whole, 1, c + whole * SRU__PANEL, g->ldc,
                                  SRU__PANEL, add, mr, (int)rest);
+            for (j = 0; j < wide && g->type == SRU_Q8 && g->p0 + g->kc == g->k; j += SRU__PANEL)
+                sru__scale_q8(g->kern, (const char *)g->b + (j0 + j) / SRU__PANEL
+                                           * sru__packed_panel(g->type, g->k),
+                              c + j, g->ldc, (size_t)mr, sru__min(SRU__PANEL, wide - j));
         }
     }
 }
@@ -1296,7 +1309,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     g.panels = sru__take_floats(c, (size_t)threads * SRU__GROUP * SRU__PANEL * most_k);
     if (!g.strips || !g.panels) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
-    if (g.bias || (!g.add && !g.k)) {
+    if ((g.bias && g.type != SRU_Q8) || (!g.add && !g.k)) {
         for (i = 0; i < g.m; i++)
             if (g.bias) memcpy(g.c + i * g.ldc, g.bias, g.n * 4);
             else memset(g.c + i * g.ldc, 0, g.n * 4);
@@ -1323,6 +1336,8 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
             sru__parallel(threads, groups * g.cuts, sru__gemm_tasks, &g);
         }
     }
+    for (i = 0; i < g.m && g.bias && g.type == SRU_Q8 && g.k; i++)
+        kern->add(g.c + i * g.ldc, g.bias, g.n);
     return SRU_OK;
 }
 
@@ -1531,6 +1546,8 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
             }
             if (!A) break;
         }
+        for (k = 0; k < s->K && s->type == SRU_Q8; k++)
+            sru__scale_q8(r->kern, packed[k], u + (size_t)k * u_plane + j, ldu, rows, (size_t)nr);
     }
 }
 
@@ -5196,11 +5213,12 @@ SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return __builtin_convertvecto
 SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
 #endif
 
-/* Value r of each lane: of two in BF16, of four in Q8. */
-SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru__vec scale, sru_type type, const int r)
+/* Value r of each lane: of two in BF16, of four in Q8, which are yet to be multiplied by the scale
+   of their row: that is left to the sums of products. */
+SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 {
     if (type == SRU_BF16) return sru__from_bits(r ? x & 0xffff0000u : x << 16);
-    return sru__from_ints((sru__mask)(x << (24 - 8 * r)) >> 24) * scale;
+    return sru__from_ints((sru__mask)(x << (24 - 8 * r)) >> 24);
 }
 
 SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
@@ -5210,7 +5228,7 @@ SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
     return x;
 }
 
-/* Rows p0 ... p0+k-1 of a panel as floats. */
+/* Rows p0 ... p0+k-1 of a panel as floats, without the scale of Q8. */
 static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k)
 {
     const size_t each = type == SRU_BF16 ? 2 : 4;
@@ -5221,14 +5239,12 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
         float *to = k - p < each ? last : out + p * SRU__PANEL;
         for (v = 0; v < SRU__PANEL; v += SRU__W) {
             const sru__bits x = SRU__FN(load_bits)(from + 4 * v);
-            const sru__vec scale = type == SRU_Q8 ? sru__load((const float *)panel + v)
-                                                  : sru__zero();
             sru__vec w;
             int r;
             SRU__UNROLL
             for (r = 0; r < 4; r++) {
                 if (r >= (int)each) break;
-                w = SRU__FN(lane)(x, scale, type, r);
+                w = SRU__FN(lane)(x, type, r);
                 memcpy(to + (size_t)r * SRU__PANEL + v, &w, sizeof w);
             }
         }
@@ -5242,7 +5258,7 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
                                  const void *const *b, float *c, size_t plane, int nr)
 {
     const size_t each = type == SRU_BF16 ? 2 : 4;
-    sru__vec acc[SRU__NP_ONE * SRU__VP], scale[SRU__NP_ONE * SRU__VP];
+    sru__vec acc[SRU__NP_ONE * SRU__VP];
     const char *from[SRU__NP_ONE];
     float last[SRU__PANEL];
     size_t p;
@@ -5250,11 +5266,7 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
     SRU__UNROLL
     for (j = 0; j < panels; j++) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
     SRU__UNROLL
-    for (j = 0; j < panels * SRU__VP; j++) {
-        acc[j] = sru__zero();
-        scale[j] = type == SRU_Q8 ? sru__load((const float *)b[j / SRU__VP]
-                                              + (size_t)(j % SRU__VP) * SRU__W) : sru__zero();
-    }
+    for (j = 0; j < panels * SRU__VP; j++) acc[j] = sru__zero();
     for (p = 0; p < k; p += each) {
         float ap[4];                /* 0 behind the end: a branch might keep sums from fusing */
         SRU__UNROLL
@@ -5266,8 +5278,14 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
             SRU__UNROLL
             for (r = 0; r < 4; r++)
                 if ((size_t)r < each)
-                    acc[j] = ap[r] * SRU__FN(lane)(x, scale[j], type, r) + acc[j];
+                    acc[j] = ap[r] * SRU__FN(lane)(x, type, r) + acc[j];
         }
+    }
+    if (type == SRU_Q8) {
+        SRU__UNROLL
+        for (j = 0; j < panels * SRU__VP; j++)
+            acc[j] = acc[j] * sru__load((const float *)b[j / SRU__VP]
+                                        + (size_t)(j % SRU__VP) * SRU__W);
     }
     for (j = 0; j < panels; j++) {
         memcpy(last, acc + j * SRU__VP, sizeof last);
