@@ -1157,8 +1157,8 @@ static int sru__strip_width(const sru__kernels *kern, size_t left)
     return (int)(left == 1 ? 1 : left <= half ? half : full);
 }
 
-/* Strips of A's rows and panels of B's columns: out[p*width + i] = a[i*row + p*col] for i < n, and 0
-   for the others of `width`. With the numbers known to the compiler this runs five times as fast. */
+/* Strips of A's rows and panels of B's columns: out[p*width + i] = a[i*row + p*col] for i < n, and
+   0 for the others of `width`. With numbers known to the compiler it runs three times as fast. */
 SRU__INLINE void sru__interleave_of(float *out, const size_t width, const float *a, size_t row,
                                     size_t col, size_t k)
 {
@@ -1183,9 +1183,12 @@ static void sru__interleave(float *out, size_t width, const float *a, size_t n, 
     else if (n == width && width == 8) sru__interleave_of(out, 8, a, row, col, k);
     else if (n == width && width == 6 && row == 1) sru__interleave_of(out, 6, a, 1, col, k);
     else if (n == width && width == 6) sru__interleave_of(out, 6, a, row, col, k);
-    else
-        for (p = 0; p < k; p++, out += width)
-            for (i = 0; i < width; i++) out[i] = i < n ? a[i * row + p * col] : 0;
+    else if (width == 1 && col == 1) memcpy(out, a, k * sizeof *a);
+    else {
+        if (n < width) memset(out, 0, width * k * sizeof *a);
+        for (i = 0; i < n; i++)
+            for (p = 0; p < k; p++) out[p * width + i] = a[i * row + p * col];
+    }
 }
 
 /* C (m,n) = A (m,k) B (k,n), or += where add, and + bias. Element (i,p) of A is a[i*a_row +
@@ -5140,11 +5143,6 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
     const size_t ldt = SRU__MOST * SRU__PANEL, bytes = (size_t)nr * 4;
     int i, j;
     if (mr == rows && nr == SRU__PANEL) {
-        SRU__UNROLL
-        for (i = 0; i < rows; i++)              /* the tile below is likely to be the next */
-            SRU__UNROLL
-            for (j = 0; j < panels; j++)
-                SRU__PREFETCH((uintptr_t)c + ((size_t)(rows + i) * ldc + (size_t)j * plane) * 4);
         SRU__FN(tile)(rows, panels, k, a, b, c, ldc, plane, add);
         return;
     }
@@ -5171,6 +5169,10 @@ static void SRU__FN(product)(size_t k, const float *a, int width, const float *c
     while (panels > 0) {
         /* 2 and 2 keep more sums in flight than 3 and 1 */
         const int n = most == 3 && panels == 4 ? 2 : panels < most ? panels : most;
+        int i, j;
+        for (i = 0; i < mr && width > 1; i++)   /* the tile below is likely to be the next */
+            for (j = 0; j < n; j++)
+                SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * plane) * 4);
 #define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, b, c, ldc, plane, add, mr, nr)
         if (width == SRU__MR) {
             if (n == 1) SRU__TILE(SRU__MR, 1);
@@ -5396,19 +5398,18 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
         sru__store_part(s.cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
 }
 
-/* All columns, four vectors at a time, of which the last may be short. */
-#define SRU__FOUR_VECTORS(work)                                                                   \
-    size_t at;                                                                                    \
-    for (at = 0; at < s->n; at += 4 * SRU__W) {                                                   \
-        const size_t left = s->n - at < 4 * SRU__W ? s->n - at : 4 * SRU__W;                      \
-        const size_t nv = (left + SRU__W - 1) / SRU__W, last = left - (nv - 1) * SRU__W;          \
-        if (nv == 4) SRU__FN(work)(s, at, 4, last);                                               \
-        else if (nv == 3) SRU__FN(work)(s, at, 3, last);                                          \
-        else if (nv == 2) SRU__FN(work)(s, at, 2, last);                                          \
-        else SRU__FN(work)(s, at, 1, last);                                                       \
+static void SRU__FN(scan_forward)(const sru__scan_job *s)
+{
+    size_t at;
+    for (at = 0; at < s->n; at += 4 * SRU__W) {
+        const size_t left = s->n - at, nv = left >= 4 * SRU__W ? 4 : (left + SRU__W - 1) / SRU__W;
+        const size_t last = left >= 4 * SRU__W ? SRU__W : left - (nv - 1) * SRU__W;
+        if (nv == 4) SRU__FN(scan_vectors)(s, at, 4, last);
+        else if (nv == 3) SRU__FN(scan_vectors)(s, at, 3, last);
+        else if (nv == 2) SRU__FN(scan_vectors)(s, at, 2, last);
+        else SRU__FN(scan_vectors)(s, at, 1, last);
     }
-
-static void SRU__FN(scan_forward)(const sru__scan_job *s) { SRU__FOUR_VECTORS(scan_vectors) }
+}
 
 #ifndef SRU_NO_BACKWARD
 /* From the last step to the first; pointers are those of the first. */
@@ -5529,7 +5530,11 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
 
 static void SRU__FN(scan_backward)(const sru__scan_job *s)
 {
-    SRU__FOUR_VECTORS(scan_backward_vectors)
+    size_t at = 0;
+    for (; at + 4 * SRU__W <= s->n; at += 4 * SRU__W)
+        SRU__FN(scan_backward_vectors)(s, at, 4, SRU__W);
+    for (; at < s->n; at += SRU__W)
+        SRU__FN(scan_backward_vectors)(s, at, 1, s->n - at < SRU__W ? s->n - at : SRU__W);
 }
 #endif
 
@@ -5780,7 +5785,6 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__FN
 #undef SRU__VP
 #undef SRU__CHAINS
-#undef SRU__FOUR_VECTORS
 #undef SRU__MOST
 #undef sru__vec
 #undef sru__mask
