@@ -352,7 +352,8 @@ def main():
                         help="a regular expression that the work's name contains, such as linear, "
                         "SRU, against d, memory")
     parser.add_argument("--isa", help="of sru.h, and of the peers where it is avx2: the best here")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="1 2")
+    parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="1 and 2",
+                        default=range(1, min(2, os.cpu_count()) + 1))
     parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="rounds (5)")
     parser.add_argument("--seconds", type=float, default=0.1, help="of each measurement (0.1)")
     parser.add_argument("--out", help="a folder: build/peers, or build/peers-ISA with --isa")
