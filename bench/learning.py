@@ -9,7 +9,8 @@ the state carried from update to update, 5 % for validation, the last 5 % for th
 rate that rises for 5 % of the time and falls along a cosine, gradients clipped at 1; the time
 includes validations. Writes the curves, their picture and a table to build/learning.
 """
-import argparse, copy, csv, math, os, re, subprocess, sys, time
+import argparse, copy, csv, math, os, re, subprocess, sys, time, warnings
+warnings.filterwarnings("ignore")       # many come from the reference, for all that it still does
 import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
