@@ -21,7 +21,7 @@ BETWEEN = 4*VALIDATED
 # name, class, units, layers, learning rate: the best found for each at 120 seconds
 NETWORKS = [("nn.LSTM 1 x 256", "lstm", 256, 1, 0.005),
             ("nn.GRU 1 x 256", "gru", 256, 1, 0.005),
-            ("reference SRU 2 x 256", "sru", 256, 2, 0.005)]
+            ("reference SRU 2 x 256", "sru", 256, 2, 0.01)]
 BATCH, LENGTH = 16, 64
 
 
