@@ -1,6 +1,8 @@
 # make help lists the targets. Only a C compiler is needed; OpenMP is used where there is one.
 
 CFLAGS  = -O2
+NVCC    = nvcc -std=c++17 -O2
+GPUS    = 75 80 90 100 120
 SECONDS = 60
 FILE    = sru.h
 
@@ -10,7 +12,7 @@ COMPILE = $(CC) -std=c99 -Wall -Wextra -Wpedantic $(OPENMP) $(CFLAGS)
 
 EXAMPLES = $(patsubst examples/%.c, build/%, $(wildcard examples/*.c))
 TESTS    = $(patsubst tests/%.c, build/%, $(wildcard tests/test_*.c tests/fuzz_*.c))
-
+CUDA     = test_cuda test_golden_cuda bench_cuda charlm_cuda
 all: $(EXAMPLES) $(TESTS) build/bench  ## build the examples, tests and benchmarks: the default
 
 run: build/charlm     ## train a language model on FILE=sru.h for SECONDS=60, and sample it
@@ -31,6 +33,17 @@ learning: build/charlm  ## train on FILE for SECONDS beside LSTM, GRU and the re
 	bench/setup
 	build/venv/bin/python bench/learning.py $(FILE) --seconds $(SECONDS) $(ARGS)
 
+cuda: $(CUDA:%=build/%)  ## build the GPU programs, and charlm with --cuda: needs nvcc
+	cp build/charlm_cuda build/charlm
+
+test-cuda: cuda       ## run the GPU's tests on a GPU; make test runs them without one
+	build/test_cuda
+	build/test_golden_cuda --cuda
+
+bench-cuda: cuda      ## measure on a GPU, beside cuDNN and the reference in PyTorch
+	build/bench_cuda
+	python3 bench/peers_cuda.py
+
 test-pytorch:         ## compare with the reference in PyTorch, which it installs first
 	tests/pytorch/run
 
@@ -42,9 +55,6 @@ help:                 ## print this
 
 clean:                ## remove build/
 	rm -rf build
-
-cuda test-cuda:
-	@echo "There is no GPU program yet: sru_cuda.cu is still to come." >&2; exit 1
 
 build/%: examples/%.c sru.h | build
 	$(COMPILE) $< -o $@ -lm -lpthread
@@ -64,7 +74,27 @@ build/sru.o: tests/sru.c sru.h | build
 build/%: tests/%.c build/sru.o $(wildcard tests/*.h)
 	$(COMPILE) $< build/sru.o -o $@ -lm
 
+# Code for each of GPUS, and what later ones compile for themselves; fails if registers are spilled.
+build/sru_cuda.o: sru_cuda.cu sru.h | build
+	$(NVCC) --threads 0 $(foreach n,$(GPUS),-gencode arch=compute_$n,code=sm_$n) \
+	    -gencode arch=compute_$(lastword $(GPUS)),code=compute_$(lastword $(GPUS)) \
+	    -Xptxas -v -c $< -o build/gpu.o > build/gpu.txt 2>&1 || { cat build/gpu.txt; false; }
+	! grep -B 1 -E '[1-9][0-9]* bytes spill' build/gpu.txt
+	mv build/gpu.o $@
+
+vpath %.c tests examples
+build/%_cuda.o: %.c sru.h | build
+	$(COMPILE) -DSRU_CUDA -c $< -o $@
+
+build/test_cuda: tests/test_cuda.cpp build/sru.o
+build/bench_cuda: bench/bench_cuda.cpp build/sru.o
+build/test_golden_cuda: build/test_golden_cuda.o build/sru.o
+build/charlm_cuda: build/charlm_cuda.o
+$(CUDA:%=build/%): build/sru_cuda.o
+	$(NVCC) $^ $(OPENMP:%=-Xcompiler %) -lcublas -o $@
+
 build:
 	mkdir -p build
 
-.PHONY: all run test bench peers learning test-pytorch test-exhaustive help clean cuda test-cuda
+.PHONY: all run test bench peers learning test-pytorch test-exhaustive help clean cuda test-cuda \
+        bench-cuda

@@ -51,6 +51,7 @@
    SRU_NO_BACKWARD      inference only
    SRU_NO_SIMD          scalar kernels only
    SRU_NO_DISPATCH      only kernels for what the compiler's own flags allow
+   SRU_CUDA             declares sru_cuda_open(), of sru_cuda.cu
    SRU_USE_CBLAS        products on SRU_PLAIN weights by cblas_sgemm, whose bits may vary
    SRU_FILENAME         the name by which this file includes itself, "sru.h" */
 
@@ -83,7 +84,8 @@ typedef enum sru_status {
     SRU_EINVAL = -1,    /* a size is out of range, a pointer is NULL, or a type is not offered */
     SRU_ENOMEM = -2,    /* ctx->work is too small; or it is NULL, and SRU_MALLOC failed */
     SRU_EFILE  = -3,    /* the file is damaged, or not what was expected, or cannot be written */
-    SRU_ENOENT = -4     /* sru_read_tensor(): the file has no tensor of this name */
+    SRU_ENOENT = -4,    /* sru_read_tensor(): the file has no tensor of this name */
+    SRU_EDEVICE = -5    /* sru_cuda.cu: there is no GPU that will do, or it failed */
 } sru_status;
 
 typedef enum sru_type { /* the form of a model's weights */
@@ -417,6 +419,22 @@ struct sru_backend {
                         float lr, float beta1, float beta2, float eps, float decay, uint64_t t,
                         size_t n);
 };
+
+/* The operators on an NVIDIA GPU, of sru_cuda.cu, for ctx->op. Arrays are then device memory, as
+   op->alloc gives, and op->copy copies either way; loss and norm may be on either side. Work is put
+   on the stream, a cudaStream_t, and only results in host memory are waited for. A backend belongs
+   to the device that was current, and to one thread at a time. Files and sru_init() work on host
+   memory; weights are packed on the device, by sru_pack(), as SRU_F32 or SRU_BF16. NULL: failed. */
+#ifdef SRU_CUDA
+typedef enum sru_cuda_math {    /* how products are computed; all else is float32 */
+    SRU_CUDA_FLOAT32 = 0,
+    SRU_CUDA_TF32,              /* of float32 rounded to 10 bits of fraction */
+    SRU_CUDA_BF16,              /* of bfloat16 */
+    SRU_CUDA_FP16               /* of float16; in backward of bfloat16, for its range */
+} sru_cuda_math;
+SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math, char *error);
+SRUDEF void sru_cuda_close(const sru_backend *);
+#endif
 
 #ifdef __cplusplus
 }
@@ -3660,8 +3678,9 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     status = c.op->copy(&c, weights, NULL, sru__layer_at(&from->config, to->type,
                                                          sru__layers(&from->config) - 1).end);
     if (status) return status;
-    if (first.rows)
-        c.op->pack(&c, weights, to->type, sru__weights(from, &first), first.rows, first.cols);
+    if (first.rows && !c.op->pack(&c, weights, to->type, sru__weights(from, &first), first.rows,
+                                  first.cols))
+        return SRU_EINVAL;                      /* pack said why */
     for (l = 0; l < sru__layers(&from->config) && !status; l++) {
         const sru__layer a = sru__layer_at(&from->config, SRU_PLAIN, l);
         const sru__layer b = sru__layer_at(&from->config, to->type, l);
@@ -3673,9 +3692,12 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
             if (!a.slot[i].matrix)
                 status = c.op->copy(&c, out, w, a.slot[i].rows * 4);
             else
-                for (g = 0; g < sru__groups(&a, i); g++)
-                    out += c.op->pack(&c, out, to->type, w + g * n * a.slot[i].cols, n,
-                                      a.slot[i].cols);
+                for (g = 0; g < sru__groups(&a, i); g++) {
+                    const size_t bytes = c.op->pack(&c, out, to->type, w + g * n * a.slot[i].cols,
+                                                    n, a.slot[i].cols);
+                    if (!bytes) return SRU_EINVAL;
+                    out += bytes;
+                }
         }
     }
     return status;

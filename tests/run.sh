@@ -16,8 +16,8 @@ CXX=${CXX:-c++}
 strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 here=build/tests
 threads='-DSRU__PORTION=1000'        # several threads for small work too, as the tests have
-jobs='sanitize clang-sanitize header examples charlm isa clang clang++ fast cc c++ no-threads scalar
-      m32 readme'
+jobs='sanitize clang-sanitize cuda header examples charlm isa clang clang++ fast cc c++ no-threads
+      scalar m32 readme'
 
 job()
 {
@@ -36,6 +36,7 @@ job()
     header)         report test_header sh tests/test_header.sh ;;
     readme)         report test_readme sh tests/test_readme.sh ;;
     examples)       report test_examples sh tests/test_examples.sh ;;
+    cuda)           report test_cuda sh tests/test_cuda.sh ;;
     charlm)         report test_charlm bash tests/test_charlm.sh build/charlm ;;
     *)              echo "There is no job '$1': see --list" >&2; exit 2 ;;
     esac

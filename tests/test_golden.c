@@ -12,6 +12,7 @@ static const double tolerance_values = 1e-6, tolerance_gradients = 1e-5;
 static char temporary[512];         /* a directory of our own, for what is saved */
 static int  threads;
 static int  cases;
+static const sru_backend *backend;  /* NULL: the CPU's; or, with --cuda, the GPU's */
 
 /* ---- a case ---------------------------------------------------------------------------------- */
 
@@ -290,11 +291,87 @@ static sru_io io_of(const golden *g, result *r, int tape)
     return io;
 }
 
+#ifdef SRU_CUDA
+/* Arrays that a call has on the GPU, beside what they are here. */
+static struct { void *there, *here; size_t n; } moved[16 + 4*SRU_MAX_LAYERS];
+static int moves;
+
+static void *move(const sru_context *ctx, const void *here, size_t n)
+{
+    if (!here) return NULL;
+    moved[moves].there = ctx->op->alloc(ctx, n);
+    moved[moves].here = (void *)(uintptr_t)here;
+    moved[moves].n = n;
+    if (ctx->op->copy(ctx, moved[moves].there, here, n)) printf("failed: copy: %s\n", ctx->error);
+    return moved[moves++].there;
+}
+
+/* The call on the GPU: everything goes there, and what there is then comes back. */
+static sru_status compute_there(const golden *g, sru_context ctx, sru_model m, sru_io io,
+                                int backward)
+{
+    const size_t rows = io.T*io.B, F = sizeof(float), L = g->L;
+    const float *memory[SRU_MAX_LAYERS];
+    float *saved[SRU_MAX_LAYERS], *dmemory[SRU_MAX_LAYERS];
+    sru_sizes need;
+    sru_status status;
+    size_t l, width = 0;
+    if (sru_size(&need, NULL, &m, io.T + io.memory_length, io.B)) return SRU_EINVAL;
+    moves = 0;
+    for (l = 0; l < L; l++) {
+        const size_t n = io.memory_length*io.B*width_of(g, l)*F;
+        memory[l] = io.memory ? (const float *)move(&ctx, io.memory[l], n) : NULL;
+        dmemory[l] = io.dmemory ? (float *)move(&ctx, io.dmemory[l], n) : NULL;
+        saved[l] = io.saved ? (float *)move(&ctx, io.saved[l], rows*width_of(g, l)*F) : NULL;
+        width += width_of(g, l);
+    }
+    if (io.memory) io.memory = memory;
+    if (io.dmemory) io.dmemory = dmemory;
+    if (io.saved) io.saved = saved;
+    m.weights = move(&ctx, m.weights, need.weights);
+    io.x = (const float *)move(&ctx, io.x, rows*g->I*F);
+    io.h = (float *)move(&ctx, io.h, rows*g->N*F);
+    io.state = (float *)move(&ctx, io.state, io.B*g->S*F);
+    io.mask_pad = (const uint8_t *)move(&ctx, io.mask_pad, rows);
+    io.memory_mask_pad = (const uint8_t *)move(&ctx, io.memory_mask_pad, io.memory_length*io.B);
+    io.attn_mask = (const float *)move(&ctx, io.attn_mask, io.T*(io.memory_length + io.T)*F);
+    io.tape = move(&ctx, io.tape, g->need.tape);
+    io.dropout_mask = (const float *)move(&ctx, io.dropout_mask, L*io.B*g->N*F);
+    io.rnn_dropout_mask = (const float *)move(&ctx, io.rnn_dropout_mask, io.B*width*F);
+    io.layer_dropout_mask = (const float *)move(&ctx, io.layer_dropout_mask, (L - 1)*rows*g->N*F);
+    io.dh = (const float *)move(&ctx, io.dh, rows*g->N*F);
+    io.dx = (float *)move(&ctx, io.dx, rows*g->I*F);
+    io.dstate = (float *)move(&ctx, io.dstate, io.B*g->S*F);
+    io.grads = (float *)move(&ctx, io.grads, g->need.weights);
+    ctx.work = move(&ctx, ctx.work, ctx.work_size);
+    status = backward ? sru_backward(&ctx, &m, &io) : sru_forward(&ctx, &m, &io);
+    while (moves--) {
+        ctx.op->copy(&ctx, moved[moves].here, moved[moves].there, moved[moves].n);
+        ctx.op->release(&ctx, moved[moves].there);
+    }
+    return status;
+}
+#endif
+
+static sru_status compute(const golden *g, const sru_context *ctx, const sru_model *m,
+                          const sru_io *io, int backward)
+{
+#ifdef SRU_CUDA
+    if (backend) return compute_there(g, *ctx, *m, *io, backward);
+#endif
+    (void)g;
+#ifndef SRU_NO_BACKWARD
+    if (backward) return sru_backward(ctx, m, io);
+#endif
+    return sru_forward(ctx, m, io);
+}
+
 /* Work of exactly the size that sru_size() tells, and a given number of threads. */
 static sru_context context_of(result *r, size_t work, int n, char *error)
 {
     sru_context ctx;
     memset(&ctx, 0, sizeof ctx);
+    ctx.op = backend;
     ctx.threads = n;
     ctx.work_size = work;
     ctx.work = r->work = test_alloc(work);
@@ -312,11 +389,12 @@ static result infer(golden *g, const sru_model *m, int n)
     result r;
     memset(&r, 0, sizeof r);
     memset(&ctx, 0, sizeof ctx);
+    ctx.op = backend;
     ctx.threads = n;
     if (sru_size(&need, &ctx, m, g->T + g->M, g->B)) fault(g, "sru_size() fails");
     io = io_of(g, &r, 0);
     ctx = context_of(&r, need.work, n, error);
-    if (sru_forward(&ctx, m, &io)) fault(g, "sru_forward() fails: %s", error);
+    if (compute(g, &ctx, m, &io, 0)) fault(g, "sru_forward() fails: %s", error);
     return r;
 }
 
@@ -331,6 +409,7 @@ static result train(golden *g, const float *dh, const float *dc, int n)
     size_t l;
     memset(&r, 0, sizeof r);
     memset(&ctx, 0, sizeof ctx);
+    ctx.op = backend;
     ctx.threads = n;
     if (sru_size(&need, &ctx, &g->model, g->T + g->M, g->B)) fault(g, "sru_size() fails");
     io = io_of(g, &r, 1);
@@ -341,13 +420,14 @@ static result train(golden *g, const float *dh, const float *dc, int n)
     }
     io.saved = r.saved;
     io.dmemory = r.dmemory;
-    if (sru_forward(&ctx, &g->model, &io)) fault(g, "sru_forward() with a tape fails: %s", error);
+    if (compute(g, &ctx, &g->model, &io, 0))
+        fault(g, "sru_forward() with a tape fails: %s", error);
     io.dh = dh;
     io.dx = r.dx = test_floats(g->T*g->B*g->I);
     io.dstate = r.dstate = test_floats(g->B*g->S);
     io.grads = r.grads = (float *)test_alloc(g->need.weights);
     if (dc) memcpy(r.dstate, dc, g->B*g->S*sizeof *dc);
-    if (sru_backward(&ctx, &g->model, &io)) fault(g, "sru_backward() fails: %s", error);
+    if (compute(g, &ctx, &g->model, &io, 1)) fault(g, "sru_backward() fails: %s", error);
     return r;
 }
 #endif
@@ -448,7 +528,7 @@ static void compare_gradients(golden *g)
         if (should) measure(g, 1, name, r.dmemory[l], should, g->M*g->B*width_of(g, l));
         free(should);
     }
-    for (n = 1; n <= 3; n++) {
+    for (n = 1; n <= (backend ? 1 : 3); n++) {
         other = train(g, dh, dc, n);
         same_bits(g, "h of other threads, with a tape", other.h, r.h, g->T*g->B*g->N);
         same_bits(g, "state of other threads, with a tape", other.state, r.state, g->B*g->S);
@@ -472,7 +552,7 @@ static void compare_inference(golden *g)
     result plain = infer(g, &g->model, threads), other;
     int n;
     if (!g->masked) compare_values(g, &plain);
-    for (n = 0; n < 2; n++) {
+    for (n = 0; n < 2 && !backend; n++) {
         char error[SRU_ERROR_SIZE] = "";
         sru_model packed = g->model;
         sru_sizes need;
@@ -497,7 +577,7 @@ static void compare_inference(golden *g)
         }
         free(weights);
     }
-    for (n = 1; n <= 3; n++) {
+    for (n = 1; n <= (backend ? 1 : 3); n++) {
         other = infer(g, &g->model, n);
         same_bits(g, "h of other threads", other.h, plain.h, g->T*g->B*g->N);
         same_bits(g, "state of other threads", other.state, plain.state, g->B*g->S);
@@ -741,9 +821,9 @@ int main(int argc, char **argv)
     const char *where = getenv("TMPDIR");
     int i, directories = 0;
     test_begin(argc, argv,
-               "test_golden [--threads N] [DIR...]\n"
+               "test_golden [--threads N] [--cuda] [DIR...]\n"
                "Runs every *.safetensors of each DIR, or of tests/golden: a line a case with the\n"
-               "largest relative error of results and of gradients.");
+               "largest relative error of results and of gradients. --cuda: on the GPU.");
     sprintf(temporary, "%.400s/test_golden.XXXXXX", where && *where ? where : "/tmp");
     if (!mkdtemp(temporary)) {
         fprintf(stderr, "The test cannot make a directory '%s'.\n", temporary);
@@ -751,18 +831,30 @@ int main(int argc, char **argv)
     }
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--threads") && i + 1 < argc) threads = atoi(argv[++i]);
+#ifdef SRU_CUDA
+        else if (!strcmp(argv[i], "--cuda")) {
+            char error[SRU_ERROR_SIZE];
+            backend = sru_cuda_open(NULL, SRU_CUDA_FLOAT32, error);
+            if (!backend) {
+                fprintf(stderr, "test_golden: %s\n", error);
+                rmdir(temporary);
+                return 2;
+            }
+        }
+#endif
         else if (argv[i][0] == '-') {
             fprintf(stderr, "There is no option '%s': see --help.\n", argv[i]);
             rmdir(temporary);
             return 2;
         }
     }
-    printf("kernels: %s\n", sru_cpu()->name);
+    printf("kernels: %s\n", backend ? backend->name : sru_cpu()->name);
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--threads")) {
             i++;
             continue;
         }
+        if (argv[i][0] == '-') continue;
         directories++;
         run_directory(argv[i]);
     }

@@ -1,0 +1,1603 @@
+/* sru_cuda.cu - the operators of sru.h on NVIDIA GPUs. Public domain or MIT, like sru.h.
+
+       nvcc -O2 -c sru_cuda.cu            compute capability 7.5 or later; links with -lcublas
+
+   In the program:
+       #define SRU_CUDA                   // before sru.h: sru_cuda_open() and sru_cuda_close()
+
+       sru_context gpu = {0};
+       gpu.op = sru_cuda_open(NULL, SRU_CUDA_FLOAT32, error);
+       float *x = gpu.op->alloc(&gpu, bytes);       // device memory
+       gpu.op->copy(&gpu, x, host_x, bytes);        // either way, either side
+       sru_forward(&gpu, &model, &io);              // model.weights, io.x, io.h ... on the device
+
+   First the kernels, each with its equation and the bytes that it moves; then the operators that
+   launch them; then the table. Sums are taken in one order: the same call gives the same bits.
+   Nothing waits for the GPU, and nothing is allocated, where ctx->work is given and results stay
+   on the device: so calls can be captured in a CUDA graph. */
+#define SRU_CUDA
+#include "sru.h"
+#include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <initializer_list>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifndef SRU_CUDA_BYTES          /* of scratch memory at a time for u, and for attention's scores: */
+#define SRU_CUDA_BYTES (24 << 20)       /* so much stays in L2 */
+#endif
+
+namespace {
+
+enum { WARP = 32, PARTS = 32, PANEL = 16 };     /* PARTS: of rows that are summed apart */
+
+/* =================================================================================================
+   Kernels */
+
+typedef __nv_bfloat16 bf16;
+typedef __half        fp16;
+
+__device__ __forceinline__ float get(float x) { return x; }
+__device__ __forceinline__ float get(bf16 x)  { return __bfloat162float(x); }
+__device__ __forceinline__ float get(fp16 x)  { return __half2float(x); }
+__device__ __forceinline__ void put(bf16 *y, float x) { *y = __float2bfloat16(x); }
+__device__ __forceinline__ void put(fp16 *y, float x) { *y = __float2half(x); }
+
+/* 2^x and 1/x by one instruction each, right to 2 and 1 units in the last place. */
+__device__ __forceinline__ float power_of_2(float x)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+__device__ __forceinline__ float reciprocal(float x)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return 1/x;
+#endif
+}
+
+/* sigmoid(z), given -z log2(e): the factor is folded into what z is made of. */
+#define MINUS_LOG2E -1.4426950408889634f
+__device__ __forceinline__ float sigmoid(float z) { return reciprocal(1 + power_of_2(z)); }
+
+__device__ __forceinline__ float warp_sum(float x)
+{
+    for (int lanes = WARP/2; lanes; lanes /= 2) x += __shfl_xor_sync(~0u, x, lanes);
+    return x;
+}
+
+__device__ __forceinline__ float warp_max(float x)
+{
+    for (int lanes = WARP/2; lanes; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, lanes));
+    return x;
+}
+
+/* The recurrence, the equations of which stand in sru.h at sru_scan. A thread has one column of
+   one sequence and goes through time. What it reads does not depend on its state, so that the next
+   tile of R steps is on its way while this one is computed; nothing is shared, and no thread waits
+   for another. The columns of the backward direction go through the same code, from the last step
+   to the first.
+
+   Of each (t,b,n) it reads K of u, and x if K = 3, and writes h: 20 bytes; with c 24. u is float32,
+   or bfloat16 or float16 where it is scratch memory, which makes 14 or, with K = 4, 12 bytes. */
+struct column {
+    size_t n, at, first;            /* column, b*N + n, and the step that comes first */
+    ptrdiff_t x_step, u_step;       /* values from step to step in h and in u */
+    size_t u_at;                    /* of the first step, in u */
+
+    __device__ column(const sru_scan &s, size_t i) : n(i%s.N), at(i)
+    {
+        const size_t b = i/s.N;
+        const bool back = s.bidirectional && n >= s.N/2;
+        first  = back && s.T ? s.T - 1 : 0;
+        x_step = (ptrdiff_t)(s.B*s.N)*(back ? -1 : 1);
+        u_step = x_step*s.K;
+        u_at   = (first*s.B + b)*(size_t)s.K*s.N + n;
+    }
+};
+
+enum { SCAN = 64 };                 /* threads of a block */
+
+/* U, S: types of u and of the skip term. EXTRA: with vt or mask_pad, or both. */
+template <class U, class S, bool TANH, bool EXTRA>
+__global__ void __launch_bounds__(SCAN)
+scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
+{
+    enum { R = EXTRA ? 8 : 16, V = EXTRA ? 7 : 4 };
+    const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
+    if (i >= s.B*N) return;
+    const column at(s, i);
+    const size_t b = i/N, n = at.n, row = at.first*s.B + b;
+    const ptrdiff_t skip_step = s.K == 4 ? at.u_step : at.x_step;
+    const float scale = s.K == 4 ? 1 : s.scale_x;
+    const float vf = s.v ? s.v[n]*MINUS_LOG2E : 0, bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
+    const float vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0, br = s.bias ? s.bias[N + n]*MINUS_LOG2E : 0;
+    const float keep = s.mask_c ? s.mask_c[at.at] : 1;
+    float c = s.c0 ? s.c0[b*ldc + n] : 0;
+    float tile[R][V], next[R][V];
+
+    u += at.u_at;
+    if (skip) skip += s.K == 4 ? at.u_at : at.first*s.B*N + i;
+    float *h = s.h + at.first*s.B*N + i, *cs = s.c ? s.c + at.first*s.B*N + i : NULL;
+    const float *vt = s.vt ? s.vt + row*2*N + n : NULL;
+    const uint8_t *pad = s.mask_pad ? s.mask_pad + row : NULL;
+    const ptrdiff_t pad_step = at.x_step/(ptrdiff_t)N;
+
+    auto load = [&](float *v) {
+        v[0] = get(u[0]);
+        v[1] = get(u[N]);
+        v[2] = get(u[2*N]);
+        v[3] = skip ? get(*skip) : 0;
+        u += at.u_step;
+        if (skip) skip += skip_step;
+        if (!EXTRA) return;
+        v[4] = vt ? vt[0]*MINUS_LOG2E : 0;
+        v[5] = vt ? vt[N]*MINUS_LOG2E : 0;
+        v[6] = pad ? *pad : 0;
+        if (vt) vt += 2*at.x_step;
+        if (pad) pad += pad_step;
+    };
+    auto step = [&](const float *v) {
+        const float f = sigmoid(fmaf(EXTRA ? vf + v[4] : vf, c, fmaf(v[1], MINUS_LOG2E, bf)));
+        const float r = sigmoid(fmaf(EXTRA ? vr + v[5] : vr, c, fmaf(v[2], MINUS_LOG2E, br)));
+        const float after = fmaf(c - v[0], f, v[0]), x = v[3]*scale;
+        const bool padded = EXTRA && v[6] != 0;
+        c = padded ? c : after;
+        *h = padded ? 0 : fmaf((TANH ? tanhf(c) : c) - x, r*keep, x);
+        if (cs) *cs = c;
+        h += at.x_step;
+        if (cs) cs += at.x_step;
+    };
+
+    const size_t tiles = s.T/R, rest = s.T%R;
+    if (tiles) {
+#pragma unroll
+        for (int t = 0; t < R; t++) load(tile[t]);
+    }
+    for (size_t k = 0; k < tiles; k++) {
+        if (k + 1 < tiles) {
+#pragma unroll
+            for (int t = 0; t < R; t++) load(next[t]);
+        }
+#pragma unroll
+        for (int t = 0; t < R; t++) step(tile[t]);
+#pragma unroll
+        for (int t = 0; t < R; t++)
+            for (int k1 = 0; k1 < V; k1++) tile[t][k1] = next[t][k1];
+    }
+#pragma unroll
+    for (int t = 0; t < R; t++)
+        if (t < (int)rest) load(tile[t]);
+#pragma unroll
+    for (int t = 0; t < R; t++)
+        if (t < (int)rest) step(tile[t]);
+    if (s.cT) s.cT[b*ldc + n] = c;
+}
+
+/* From the last step to the first; with c stored, only dc is a chain. Reads u, x, c and dh, writes
+   du and dx: 40 bytes. sums (B,4,N): of this sequence, for dv and dbias. */
+template <bool TANH, bool EXTRA>
+__global__ void __launch_bounds__(SCAN)
+scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const float *skip, float *dskip)
+{
+    enum { R = EXTRA ? 4 : 8, V = EXTRA ? 9 : 6 };
+    const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
+    if (i >= s.B*N) return;
+    const column at(s, i);
+    const size_t b = i/N, n = at.n, last = s.T - 1 - at.first, row = last*s.B + b;
+    const size_t u_at = row*(size_t)s.K*N + n, x_at = last*s.B*N + i;
+    const ptrdiff_t skip_step = s.K == 4 ? at.u_step : at.x_step;
+    const float scale = s.K == 4 ? 1 : s.scale_x;
+    const float vf = s.v ? s.v[n] : 0, bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
+    const float vr = s.v ? s.v[N + n] : 0, br = s.bias ? s.bias[N + n]*MINUS_LOG2E : 0;
+    const float keep = s.mask_c ? s.mask_c[i] : 1;
+    float c0 = s.c0 ? s.c0[b*ldc + n] : 0, dc = s.dc ? s.dc[b*ldc + n] : 0;
+    float dvf = 0, dvr = 0, dbf = 0, dbr = 0;
+    float tile[R][V], next[R][V];
+
+    const float *u = s.u + u_at, *dh = s.dh + x_at, *cs = s.c + x_at;
+    float *du = s.du + u_at, c = *cs;
+    if (skip) skip += s.K == 4 ? u_at : x_at;
+    if (dskip) dskip += s.K == 4 ? u_at : x_at;
+    const float *vt = s.vt ? s.vt + row*2*N + n : NULL;
+    float *dvt = s.dvt ? s.dvt + row*2*N + n : NULL;
+    const uint8_t *pad = s.mask_pad ? s.mask_pad + row : NULL;
+    const ptrdiff_t pad_step = at.x_step/(ptrdiff_t)N;
+
+    auto load = [&](float *v, bool first) {         /* first: no c comes before, but c0 */
+        v[0] = u[0];
+        v[1] = u[N];
+        v[2] = u[2*N];
+        v[3] = skip ? *skip : 0;
+        v[4] = *dh;
+        cs -= at.x_step;
+        v[5] = first ? c0 : *cs;
+        u -= at.u_step;
+        dh -= at.x_step;
+        if (skip) skip -= skip_step;
+        if (!EXTRA) return;
+        v[6] = vt ? vt[0] : 0;
+        v[7] = vt ? vt[N] : 0;
+        v[8] = pad ? *pad : 0;
+        if (vt) vt -= 2*at.x_step;
+        if (pad) pad -= pad_step;
+    };
+    auto step = [&](const float *v) {
+        const float u0 = v[0], x = v[3]*scale, c1 = v[5];
+        const float wf = EXTRA ? vf + v[6] : vf, wr = EXTRA ? vr + v[7] : vr;
+        const float f = sigmoid(fmaf(wf*MINUS_LOG2E, c1, fmaf(v[1], MINUS_LOG2E, bf)));
+        const float r = sigmoid(fmaf(wr*MINUS_LOG2E, c1, fmaf(v[2], MINUS_LOG2E, br)));
+        const float g = TANH ? tanhf(c) : c, d = EXTRA && v[8] != 0 ? 0 : v[4];
+        const bool padded = EXTRA && v[8] != 0;
+
+        /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr) */
+        const float dg = d*keep*r, zr = d*keep*(g - x)*r*(1 - r), before = dc;
+        if (dskip) *dskip = (d - dg)*scale;
+        dc = TANH ? fmaf(dg, 1 - g*g, dc) : dg + dc;
+
+        /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
+        const float zf = padded ? 0 : dc*(c1 - u0)*f*(1 - f);
+        du[0]   = padded ? 0 : dc*(1 - f);
+        du[N]   = zf;
+        du[2*N] = zr;
+
+        /* forward: zf = u1 + wf*c1 + bf, zr = u2 + wr*c1 + br */
+        if (EXTRA && dvt) {
+            dvt[0] = zf*c1;
+            dvt[N] = zr*c1;
+            dvt -= 2*at.x_step;
+        }
+        dvf = fmaf(zf, c1, dvf);
+        dvr = fmaf(zr, c1, dvr);
+        dbf += zf;
+        dbr += zr;
+        dc = padded ? before : fmaf(dc, f, fmaf(zf, wf, zr*wr));
+        c = c1;
+        du -= at.u_step;
+        if (dskip) dskip -= skip_step;
+    };
+
+    const size_t tiles = (s.T - 1)/R, rest = s.T - tiles*R;     /* the first step is in the rest */
+    if (tiles) {
+#pragma unroll
+        for (int t = 0; t < R; t++) load(tile[t], false);
+    }
+    for (size_t k = 0; k < tiles; k++) {
+        if (k + 1 < tiles) {
+#pragma unroll
+            for (int t = 0; t < R; t++) load(next[t], false);
+        }
+#pragma unroll
+        for (int t = 0; t < R; t++) step(tile[t]);
+#pragma unroll
+        for (int t = 0; t < R; t++)
+            for (int k1 = 0; k1 < V; k1++) tile[t][k1] = next[t][k1];
+    }
+#pragma unroll
+    for (int t = 0; t < R; t++)
+        if (t < (int)rest) load(tile[t], t + 1 == (int)rest);
+#pragma unroll
+    for (int t = 0; t < R; t++)
+        if (t < (int)rest) step(tile[t]);
+    if (s.dc) s.dc[b*ldc + n] = dc;
+    sums += b*4*N + n;
+    sums[0]   = dvf;
+    sums[N]   = dvr;
+    sums[2*N] = dbf;
+    sums[3*N] = dbr;
+}
+
+/* Sums of columns of in (rows,n), in a fixed order. Block y sums its part of the rows and writes
+   part y of out (parts,n); if there is only one, its first `split` columns are added to out and the
+   others to more, where these are not NULL. Reads 4 bytes a value. 32 x 8 threads. */
+__global__ void sum_rows_kernel(float *out, float *more, size_t split, const float *in, size_t rows,
+                                size_t n)
+{
+    __shared__ float sums[8][WARP];
+    const size_t col = (size_t)blockIdx.x*WARP + threadIdx.x;
+    const size_t end = rows*(blockIdx.y + 1)/gridDim.y;
+    float sum = 0;
+    for (size_t row = rows*blockIdx.y/gridDim.y + threadIdx.y; row < end && col < n; row += 8)
+        sum += in[row*n + col];
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y || col >= n) return;
+    for (int y = 1; y < 8; y++) sum += sums[y][threadIdx.x];
+    if (gridDim.y > 1) out[blockIdx.y*n + col] = sum;
+    else if (col < split && out) out[col] += sum;
+    else if (col >= split && more) more[col - split] += sum;
+}
+
+/* ---- attention ----
+
+   Scores are products by cuBLAS, for one head and some queries at a time: (B,n,keys), of the keys
+   from k0 on, which is all that the queries see of them. A block has a row of them, one query. */
+struct seen {
+    size_t h, t0, n, k0, keys;      /* head; first query, queries; first key, keys */
+    float scale, keep;              /* 1/sqrt(P/H); 1/(1 - dropout) */
+    uint64_t key;                   /* of dropout */
+};
+
+/* A query: its row of scores, and what it may see. */
+struct query {
+    size_t b, t, S, head;
+
+    __device__ query(const sru_attention &s, const seen &k, size_t row)
+        : b(row/k.n), t(k.t0 + row%k.n), S(s.M + s.T), head(b*(size_t)s.H + k.h) {}
+
+    /* The score of a key, -infinity where it is hidden. */
+    __device__ float score(const sru_attention &s, float x, size_t j) const
+    {
+        const size_t at = s.M + t;
+        bool hidden = ((s.causal || s.window) && j > at) || (s.window && j + s.window <= at);
+        if (j < s.M) hidden = hidden || (s.memory_mask_pad && s.memory_mask_pad[j*s.B + b]);
+        else hidden = hidden || (s.mask_pad && s.mask_pad[(j - s.M)*s.B + b]);
+        if (s.attn_mask) x += s.attn_mask[t*S + j];
+        return hidden || x <= -1e30f ? -INFINITY : x;
+    }
+    __device__ float factor(const sru_attention &s, const seen &k, size_t j) const;
+};
+
+/* The sum or maximum over a block of four warps, the same in all threads. */
+enum { ATTEND = 128 };
+
+__device__ __forceinline__ float block_sum(float x, float *shared)
+{
+    x = warp_sum(x);
+    __syncthreads();
+    if (threadIdx.x%WARP == 0) shared[threadIdx.x/WARP] = x;
+    __syncthreads();
+    return shared[0] + shared[1] + shared[2] + shared[3];
+}
+
+__device__ __forceinline__ float block_max(float x, float *shared)
+{
+    x = warp_max(x);
+    __syncthreads();
+    if (threadIdx.x%WARP == 0) shared[threadIdx.x/WARP] = x;
+    __syncthreads();
+    return fmaxf(fmaxf(shared[0], shared[1]), fmaxf(shared[2], shared[3]));
+}
+
+/* y = x in fewer bits. 6 bytes a value. */
+template <class S> __global__ void narrow_kernel(S *y, const float *x, size_t n)
+{
+    const size_t i = (size_t)blockIdx.x*256 + threadIdx.x;
+    if (i < n) put(y + i, x[i]);
+}
+
+/* Row i of y (rows,n) = b */
+__global__ void fill_rows_kernel(float *y, const float *b, size_t n)
+{
+    for (size_t j = threadIdx.x; j < n; j += blockDim.x) y[blockIdx.x*n + j] = b[j];
+}
+
+/* y = (x - mean)*rstd*gain + bias. A warp has a row; 8 bytes a value, the row stays in L1. */
+__global__ void layernorm_forward_kernel(float *y, float *stats, const float *x, const float *gain,
+                                         const float *bias, size_t rows, size_t n)
+{
+    const size_t row = (size_t)blockIdx.x*(blockDim.x/WARP) + threadIdx.x/WARP;
+    const unsigned lane = threadIdx.x%WARP;
+    float sum = 0, squares = 0;
+    if (row >= rows) return;                        /* all lanes of the warp */
+    x += row*n;
+    y += row*n;
+    for (size_t j = lane; j < n; j += WARP) sum += x[j];
+    const float mean = warp_sum(sum)/(float)n;
+    for (size_t j = lane; j < n; j += WARP) squares = fmaf(x[j] - mean, x[j] - mean, squares);
+    const float rstd = 1/sqrtf(warp_sum(squares)/(float)n + 1e-5f);
+    for (size_t j = lane; j < n; j += WARP) y[j] = fmaf((x[j] - mean)*rstd, gain[j], bias[j]);
+    if (stats && lane == 0) {
+        stats[2*row] = mean;
+        stats[2*row + 1] = rstd;
+    }
+}
+
+/* dx = (g - mean(g) - xhat*mean(g*xhat))*rstd + beta*dx, g = dy*gain, xhat = (x - mean)*rstd.
+   12 bytes a value, 16 with beta. dx may be dy. */
+__global__ void layernorm_backward_kernel(float *dx, const float *dy, const float *x,
+                                          const float *gain, const float *stats, float beta,
+                                          size_t rows, size_t n)
+{
+    const size_t row = (size_t)blockIdx.x*(blockDim.x/WARP) + threadIdx.x/WARP;
+    const unsigned lane = threadIdx.x%WARP;
+    float s1 = 0, s2 = 0;
+    if (row >= rows) return;
+    const float mean = stats[2*row], rstd = stats[2*row + 1];
+    x += row*n;
+    dx += row*n;
+    dy += row*n;
+    for (size_t j = lane; j < n; j += WARP) {
+        const float g = dy[j]*gain[j];
+        s1 += g;
+        s2 = fmaf(g, (x[j] - mean)*rstd, s2);
+    }
+    const float m1 = warp_sum(s1)/(float)n, m2 = warp_sum(s2)/(float)n;
+    for (size_t j = lane; j < n; j += WARP) {
+        const float g = (dy[j]*gain[j] - m1 - (x[j] - mean)*rstd*m2)*rstd;
+        dx[j] = beta != 0 ? fmaf(beta, dx[j], g) : g;
+    }
+}
+
+/* Part y of dgain = sum of dy*xhat and dbias = sum of dy, of its rows: parts (gridDim.y,2,n). */
+__global__ void layernorm_sums_kernel(float *parts, const float *dy, const float *x,
+                                      const float *stats, size_t rows, size_t n)
+{
+    const size_t col = (size_t)blockIdx.x*blockDim.x + threadIdx.x;
+    const size_t end = rows*(blockIdx.y + 1)/gridDim.y;
+    float gain = 0, bias = 0;
+    if (col >= n) return;
+    for (size_t row = rows*blockIdx.y/gridDim.y; row < end; row++) {
+        const float d = dy[row*n + col];
+        gain = fmaf(d, (x[row*n + col] - stats[2*row])*stats[2*row + 1], gain);
+        bias += d;
+    }
+    parts[blockIdx.y*2*n + col] = gain;
+    parts[blockIdx.y*2*n + n + col] = bias;
+}
+
+/* y[i] = table[tokens[i]]. A block has a row; 8 bytes a value. */
+__global__ void embedding_forward_kernel(float *y, const int32_t *tokens, const float *table,
+                                         size_t n, size_t size)
+{
+    const size_t row = blockIdx.x;
+    const int32_t token = tokens[row];
+    const bool known = token >= 0 && (size_t)token < size;
+    for (size_t j = threadIdx.x; j < n; j += blockDim.x)
+        y[row*n + j] = known ? table[(size_t)token*n + j] : 0;
+}
+
+/* dtable[x] += the rows of dy where the token is x, in their order. Each warp of a block looks
+   through all tokens, 32 at a time, and adds up 32 columns. */
+__global__ void embedding_backward_kernel(float *dtable, const float *dy, const int32_t *tokens,
+                                          size_t rows, size_t n)
+{
+    const size_t col = (size_t)blockIdx.y*blockDim.x + threadIdx.x, lane = threadIdx.x%WARP;
+    const int32_t mine = (int32_t)blockIdx.x;
+    float sum = 0;
+    bool any = false;
+    for (size_t i = 0; i < rows; i += WARP) {
+        unsigned found = __ballot_sync(~0u, i + lane < rows && tokens[i + lane] == mine);
+        for (; found; found &= found - 1) {
+            const size_t row = i + (size_t)__ffs((int)found) - 1;
+            if (col < n) sum += dy[row*n + col];
+            any = true;
+        }
+    }
+    if (any && col < n) dtable[(size_t)mine*n + col] += sum;
+}
+
+/* The generator of sru.h: number i of a key, uniform in [0,1). */
+__host__ __device__ __forceinline__ uint64_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30))*0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27))*0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+__device__ __forceinline__ float uniform(uint64_t key, uint64_t i)
+{
+    return (float)(mix(key + (i + 1)*0x9e3779b97f4a7c15u) >> 40)*(1.0f/16777216.0f);
+}
+
+__device__ float query::factor(const sru_attention &s, const seen &k, size_t j) const
+{
+    if (!(s.dropout > 0)) return 1;
+    return uniform(k.key, ((uint64_t)head*s.T + t)*S + j) < s.dropout ? 0 : k.keep;
+}
+
+/* scores (B,n,keys) become weights p = softmax(scores), with dropout. 16 bytes a score. */
+__global__ void softmax_kernel(const sru_attention s, const seen k, float *scores)
+{
+    __shared__ float shared[4];
+    const query q(s, k, blockIdx.x);
+    float most = -INFINITY, sum = 0;
+    scores += blockIdx.x*k.keys;
+    for (size_t j = threadIdx.x; j < k.keys; j += ATTEND) {
+        scores[j] = q.score(s, scores[j], k.k0 + j);
+        most = fmaxf(most, scores[j]);
+    }
+    most = block_max(most, shared);
+    if (most == -INFINITY) most = 0;                    /* sees none: all weights are 0 */
+    for (size_t j = threadIdx.x; j < k.keys; j += ATTEND) {
+        scores[j] = expf(scores[j] - most);
+        sum += scores[j];
+    }
+    sum = block_sum(sum, shared);
+    const float by = sum > 0 ? 1/sum : 0;
+    for (size_t j = threadIdx.x; j < k.keys; j += ATTEND)
+        scores[j] *= by*q.factor(s, k, k.k0 + j);
+    if (s.lse && threadIdx.x == 0) s.lse[q.head*s.T + q.t] = sum > 0 ? most + logf(sum) : 0;
+}
+
+/* forward: w = p*factor, a = w v. From scores and dw, the gradients of w, to w and the gradients of
+   scores, ds = p*(dw*factor - mean). 16 bytes a score. */
+__global__ void softmax_backward_kernel(const sru_attention s, const seen k, float *scores,
+                                        float *dw, const float *mean)
+{
+    const query q(s, k, blockIdx.x);
+    const float lse = s.lse[q.head*s.T + q.t], m = mean[q.head*s.T + q.t];
+    scores += blockIdx.x*k.keys;
+    dw += blockIdx.x*k.keys;
+    for (size_t j = threadIdx.x; j < k.keys; j += ATTEND) {
+        const float p = expf(q.score(s, scores[j], k.k0 + j) - lse);
+        const float factor = q.factor(s, k, k.k0 + j);
+        scores[j] = p*factor;
+        dw[j] = p*(dw[j]*factor - m);
+    }
+}
+
+/* o = q + alpha*a; alpha NULL: o = a. 12 bytes a value. */
+__global__ void attention_output_kernel(float *o, const float *q, const float *a,
+                                        const float *alpha, size_t n)
+{
+    const size_t i = (size_t)blockIdx.x*256 + threadIdx.x;
+    if (i < n) o[i] = alpha ? fmaf(alpha[0], a[i], q[i]) : a[i];
+}
+
+/* Backward of that: da = alpha*do, dq = do, or 0 without alpha; and of each query and head
+   mean = da.a, of which that of p's gradients consists, and dots = do.a, of dalpha. A warp each. */
+__global__ void attention_output_backward_kernel(const sru_attention s, float *da, float *mean,
+                                                 double *dots)
+{
+    const size_t H = (size_t)s.H, hd = s.P/H, lane = threadIdx.x%WARP;
+    const size_t i = (size_t)blockIdx.x*(blockDim.x/WARP) + threadIdx.x/WARP;
+    if (i >= s.T*s.B*H) return;
+    const size_t t = i/H/s.B, b = i/H%s.B, at = i*hd, head = b*H + i%H;
+    const float alpha = s.alpha ? s.alpha[0] : 1;
+    float dot = 0;
+    for (size_t j = at + lane; j < at + hd; j += WARP) {
+        dot = fmaf(s.dout[j], s.a[j], dot);
+        da[j] = alpha*s.dout[j];
+        s.dq[j] = s.alpha ? s.dout[j] : 0;
+    }
+    dot = warp_sum(dot);
+    if (lane) return;
+    mean[head*s.T + t] = alpha*dot;
+    dots[head*s.T + t] = dot;
+}
+
+/* Attention through rings, step after step. A ring is [place | keys before], then C slots of a key
+   and a value (2,P). A block has a head of a sequence; scores (B*H, window) is scratch memory. */
+__global__ void __launch_bounds__(ATTEND)
+ring_kernel(const sru_attention s, size_t C, float scale, float *scores)
+{
+    __shared__ float shared[4];
+    const size_t H = (size_t)s.H, hd = s.P/H, b = blockIdx.x/H, h = blockIdx.x%H;
+    const size_t lane = threadIdx.x%WARP;
+    float *ring = s.ring + b*s.ld_ring, *slots = ring + 2 + h*hd;
+    size_t place = (size_t)ring[0], before = (size_t)ring[1];
+    scores += blockIdx.x*s.window;
+    for (size_t t = 0; t < s.T; t++) {
+        const size_t row = t*s.B + b;
+        const float *q = s.q + row*s.P + h*hd, *kv = s.kv + row*2*s.P + h*hd;
+        float most = -INFINITY, sum = 0;
+        if (s.mask_pad && s.mask_pad[row]) continue;
+        for (size_t j = threadIdx.x; j < hd; j += ATTEND) {
+            slots[place*2*s.P + j] = kv[j];
+            slots[place*2*s.P + s.P + j] = kv[s.P + j];
+        }
+        __syncthreads();
+        const size_t keys = before + 1, first = place + C - before;
+        for (size_t i = threadIdx.x/WARP; i < keys; i += ATTEND/WARP) {     /* a warp has a key */
+            const float *key = slots + (first + i)%C*2*s.P;
+            float dot = 0;
+            for (size_t j = lane; j < hd; j += WARP) dot = fmaf(q[j], key[j], dot);
+            dot = warp_sum(dot)*scale;
+            if (lane == 0) scores[i] = dot;
+            most = fmaxf(most, dot);
+        }
+        most = block_max(most, shared);
+        for (size_t i = threadIdx.x; i < keys; i += ATTEND) {
+            scores[i] = expf(scores[i] - most);
+            sum += scores[i];
+        }
+        sum = block_sum(sum, shared);
+        for (size_t j = threadIdx.x; j < hd; j += ATTEND) {
+            const float *value = slots + s.P + j;
+            float a = 0;
+            for (size_t i = 0; i < keys; i++)
+                a = fmaf(scores[i], value[(first + i)%C*2*s.P], a);
+            a /= sum;
+            s.o[row*s.P + h*hd + j] = s.alpha ? fmaf(s.alpha[0], a, q[j]) : a;
+        }
+        __syncthreads();                                /* scores and slots are used again */
+        place = (place + 1)%C;
+        before = keys < s.window ? keys : s.window - 1;
+    }
+}
+
+/* Once all heads have read it, the place of each sequence moves on. */
+__global__ void ring_advance_kernel(const sru_attention s, size_t C)
+{
+    const size_t b = (size_t)blockIdx.x*blockDim.x + threadIdx.x;
+    if (b >= s.B) return;
+    float *ring = s.ring + b*s.ld_ring;
+    size_t place = (size_t)ring[0], before = (size_t)ring[1];
+    for (size_t t = 0; t < s.T; t++) {
+        if (s.mask_pad && s.mask_pad[t*s.B + b]) continue;
+        place = (place + 1)%C;
+        before = before + 1 < s.window ? before + 1 : s.window - 1;
+    }
+    ring[0] = (float)place;
+    ring[1] = (float)before;
+}
+
+/* y[t] = beta y[t] + x[t]*mask. A thread draws its factor once. 8 bytes a value, 12 with beta. */
+__global__ void dropout_kernel(float *y, const float *x, const float *mask, float p, uint64_t key,
+                               float beta, size_t T, size_t n)
+{
+    const size_t i = (size_t)blockIdx.x*blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const float factor = mask ? mask[i] : uniform(key, i) < p ? 0 : p < 1 ? 1/(1 - p) : 0;
+    for (size_t t = blockIdx.y; t < T; t += gridDim.y) {
+        const float value = x ? x[t*n + i]*factor : factor;
+        y[t*n + i] = beta != 0 && x ? y[t*n + i] + value : value;
+    }
+}
+
+/* losses[i] = -log softmax(y[i])[target], dy = scale*(softmax - onehot). A warp has a row; reads it
+   once from memory and twice from L1, 8 bytes a value. A target that is no column makes NaN. */
+__global__ void softmax_loss_kernel(double *losses, float *dy, const float *y,
+                                    const int32_t *targets, float scale, size_t rows, size_t n)
+{
+    const size_t row = (size_t)blockIdx.x*(blockDim.x/WARP) + threadIdx.x/WARP;
+    const unsigned lane = threadIdx.x%WARP;
+    float most = -INFINITY, sum = 0;
+    if (row >= rows) return;
+    const int32_t target = targets[row];
+    const bool within = target >= 0 && (size_t)target < n;
+    y += row*n;
+    if (dy) dy += row*n;
+    for (size_t j = lane; j < n; j += WARP) most = fmaxf(most, y[j]);
+    most = warp_max(most);
+    for (size_t j = lane; j < n; j += WARP) sum += expf(y[j] - most);
+    sum = warp_sum(sum);
+    if (lane == 0)
+        losses[row] = target < 0 ? 0 : within ? log((double)sum) + most - y[target] : NAN;
+    __syncwarp();                                   /* y[target] is read: dy may be y */
+    const float by = target < 0 ? 0 : scale/sum;
+    for (size_t j = lane; dy && j < n; j += WARP)
+        dy[j] = target < 0 ? 0 : expf(y[j] - most)*by - (j == (size_t)target ? scale : 0);
+}
+
+/* parts[block] = sum of its share of the squares of g. 4 bytes a value. */
+__global__ void squares_kernel(double *parts, const float *g, size_t n)
+{
+    __shared__ double sums[256];
+    double sum = 0;
+    for (size_t i = (size_t)blockIdx.x*256 + threadIdx.x; i < n; i += (size_t)gridDim.x*256)
+        sum += (double)g[i]*(double)g[i];
+    sums[threadIdx.x] = sum;
+    for (unsigned half = 128; half; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) parts[blockIdx.x] = sums[0];
+}
+
+/* *out = the sum of all values, or its root; or the sum is added to what is there. One block. */
+enum total { SUM, ROOT, ADD };
+
+template <class Y> __global__ void total_kernel(Y *out, const double *values, size_t n, total what)
+{
+    __shared__ double sums[256];
+    double sum = 0;
+    for (size_t i = threadIdx.x; i < n; i += 256) sum += values[i];
+    sums[threadIdx.x] = sum;
+    for (unsigned half = 128; half; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x) return;
+    *out = (Y)(what == ROOT ? sqrt(sums[0]) : what == ADD ? *out + sums[0] : sums[0]);
+}
+
+/* p -= lr*(m1/(sqrt(v1) + eps) + decay*p), see sru.h. 32 bytes a value. */
+struct adamw_factors { float scale, step1, step2, eps, rate, shrink, root_unbias2; };
+
+__global__ void adamw_kernel(float *p, float *m, float *v, float *g, const adamw_factors s,
+                             size_t n)
+{
+    const size_t i = (size_t)blockIdx.x*256 + threadIdx.x;
+    if (i >= n) return;
+    const float d = g[i]*s.scale;
+    const float m1 = fmaf(d - m[i], s.step1, m[i]), v1 = fmaf(fmaf(d, d, -v[i]), s.step2, v[i]);
+    m[i] = m1;
+    v[i] = v1;
+    p[i] = p[i]*s.shrink - m1*s.rate/(sqrtf(v1)*s.root_unbias2 + s.eps);
+    g[i] = 0;
+}
+
+/* =================================================================================================
+   What operators have in common */
+
+struct device {
+    sru_backend    op;
+    cudaStream_t   stream;
+    cublasHandle_t blas;
+    void          *workspace;       /* of cuBLAS, so that it allocates none when it runs */
+    sru_cuda_math  math;
+    bool           reads_host;      /* the GPU can read all memory of the host */
+};
+enum { WORKSPACE = 32 << 20 };
+
+const device *device_of(const sru_context *c) { return (const device *)c->op->kernels; }
+
+sru_status fail(const sru_context *c, sru_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    if (c->error) vsnprintf(c->error, SRU_ERROR_SIZE, format, list);
+    va_end(list);
+    return status;
+}
+
+sru_status check(const sru_context *c, const char *name, cudaError_t e)
+{
+    if (e == cudaSuccess) return SRU_OK;
+    cudaGetLastError();             /* or it would be told again */
+    return fail(c, e == cudaErrorMemoryAllocation ? SRU_ENOMEM : SRU_EDEVICE, "%s: CUDA: %s", name,
+                cudaGetErrorString(e));
+}
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        const sru_status status_ = (call);                                                         \
+        if (status_) return status_;                                                               \
+    } while (0)
+
+cudaMemoryType kind_of(const void *p)
+{
+    cudaPointerAttributes a;
+    if (cudaPointerGetAttributes(&a, p) == cudaSuccess) return a.type;
+    cudaGetLastError();
+    return cudaMemoryTypeUnregistered;
+}
+
+bool on_device(const void *p)
+{
+    const cudaMemoryType kind = kind_of(p);
+    return kind == cudaMemoryTypeDevice || kind == cudaMemoryTypeManaged;
+}
+
+/* Pointers that the GPU cannot read are an error here, and not a fault there. */
+struct named { const char *name; const void *p; };
+#define P(p) { #p, p }
+
+sru_status check_pointers(const sru_context *c, const char *name, std::initializer_list<named> list)
+{
+    if (c->measure || device_of(c)->reads_host) return SRU_OK;
+    for (const named &x : list)
+        if (x.p && kind_of(x.p) == cudaMemoryTypeUnregistered)
+            return fail(c, SRU_EINVAL, "%s: %s is in host memory, not in the GPU's", name, x.name);
+    return SRU_OK;
+}
+
+/* The product of sizes, or SIZE_MAX where it exceeds a quarter of all memory. */
+size_t product(std::initializer_list<size_t> sizes)
+{
+    size_t p = 1;
+    for (size_t n : sizes) {
+        if (!n) return 0;
+        p = p > SIZE_MAX/4/n ? SIZE_MAX/4 : p*n;
+    }
+    return p < SIZE_MAX/4 ? p : SIZE_MAX;
+}
+
+size_t ceil_div(size_t a, size_t b) { return a/b + (a%b != 0); }
+
+/* Scratch memory, as sru.h takes it. */
+template <class X> X *take(sru_context *c, size_t count)
+{
+    const size_t bytes = product({count, sizeof(X)}), start = c->work_used;
+    if (bytes == SIZE_MAX || start > SIZE_MAX/2) return NULL;
+    c->work_used += (bytes + 63)/64*64;
+    if (c->measure) {
+        if (*c->measure < c->work_used + 63) *c->measure = c->work_used + 63;
+        return (X *)(uintptr_t)64;
+    }
+    if (!c->work || c->work_used + 63 > c->work_size) return NULL;
+    return (X *)((char *)c->work + (64 - (uintptr_t)c->work%64)%64 + start);
+}
+
+sru_status no_memory(const sru_context *c, const char *name)
+{
+    return fail(c, SRU_ENOMEM, "%s: %zu bytes of scratch memory are too few: sru_size() tells how "
+                "many a network needs, ctx->measure how many an operator", name, c->work_size);
+}
+
+/* Runs body on a copy of the context, with scratch memory of its own if there is none. */
+template <class Body> sru_status run(const sru_context *ctx, const char *name, Body body)
+{
+    sru_context c = *ctx;
+    size_t need = 0;
+    if (c.measure || c.work) return body(&c);
+    c.work_used = 0;
+    c.measure = &need;
+    TRY(body(&c));
+    c.measure = NULL;
+    c.work_used = 0;
+    if (need) {
+        TRY(check(ctx, name, cudaMalloc(&c.work, need)));
+        c.work_size = need;
+    }
+    const sru_status status = body(&c);
+    if (need) cudaFree(c.work);
+    return status;
+}
+
+/* The only place where kernels are launched. Arguments are converted to the kernel's types. */
+template <class... P> struct launcher {
+    static cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t s, P... p)
+    {
+        void *args[] = { (void *)&p... };
+        return cudaLaunchKernel(kernel, grid, block, args, 0, s);
+    }
+};
+
+template <class... P, class... A>
+sru_status launch(const sru_context *c, const char *name, void (*kernel)(P...), size_t blocks,
+                  size_t parts, dim3 threads, A... args)
+{
+    if (!blocks || !parts) return SRU_OK;
+    if (blocks > INT_MAX || parts > 65535)
+        return fail(c, SRU_EINVAL, "%s: the sizes are too large for one launch", name);
+    return check(c, name, launcher<P...>::launch(kernel, dim3((unsigned)blocks, (unsigned)parts),
+                                                 threads, device_of(c)->stream, args...));
+}
+
+/* Adds the sums of columns of in (rows,n) to `out`, and those from column `split` on to `more`. */
+sru_status add_columns(sru_context *c, const char *name, float *out, float *more, size_t split,
+                       const float *in, size_t rows, size_t n)
+{
+    const size_t blocks = ceil_div(n, WARP), parts = rows > 8*PARTS ? (size_t)PARTS : 1;
+    float *sums = parts > 1 ? take<float>(c, parts*n) : NULL;
+    if (parts > 1 && !sums) return no_memory(c, name);
+    if (c->measure || (!out && !more)) return SRU_OK;
+    if (parts == 1)
+        return launch(c, name, sum_rows_kernel, blocks, 1, dim3(WARP, 8), out, more, split, in,
+                      rows, n);
+    TRY(launch(c, name, sum_rows_kernel, blocks, parts, dim3(WARP, 8), sums, nullptr, n, in, rows,
+               n));
+    return launch(c, name, sum_rows_kernel, blocks, 1, dim3(WARP, 8), out, more, split, sums,
+                  parts, n);
+}
+
+/* A result of one double, to where the caller wants it. Only host memory is waited for. */
+sru_status deliver(const sru_context *c, const char *name, double *to, const double *from)
+{
+    if (to == from) return SRU_OK;
+    TRY(check(c, name, cudaMemcpyAsync(to, from, sizeof *to, cudaMemcpyDefault,
+                                       device_of(c)->stream)));
+    return check(c, name, cudaStreamSynchronize(device_of(c)->stream));
+}
+
+/* =================================================================================================
+   Operators: memory */
+
+void *alloc(const sru_context *ctx, size_t bytes)
+{
+    void *p = NULL;
+    if (check(ctx, "alloc", cudaMalloc(&p, bytes ? bytes : 1))) return NULL;
+    if (check(ctx, "alloc", cudaMemsetAsync(p, 0, bytes, device_of(ctx)->stream))
+        || check(ctx, "alloc", cudaStreamSynchronize(device_of(ctx)->stream))) {
+        cudaFree(p);
+        return NULL;
+    }
+    return p;
+}
+
+void release(const sru_context *, void *memory) { cudaFree(memory); }
+
+/* Host memory may be read or changed when the call returns; within the GPU nothing waits. */
+sru_status copy(const sru_context *ctx, void *to, const void *from, size_t bytes)
+{
+    const cudaStream_t stream = device_of(ctx)->stream;
+    if (ctx->measure || !bytes) return SRU_OK;
+    if (!to) return fail(ctx, SRU_EINVAL, "copy: the destination is NULL");
+    if (!from && !on_device(to)) {
+        memset(to, 0, bytes);
+        return SRU_OK;
+    }
+    if (!from) return check(ctx, "copy", cudaMemsetAsync(to, 0, bytes, stream));
+    TRY(check(ctx, "copy", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream)));
+    if (kind_of(to) == cudaMemoryTypeDevice && kind_of(from) == cudaMemoryTypeDevice) return SRU_OK;
+    return check(ctx, "copy", cudaStreamSynchronize(stream));
+}
+
+/* =================================================================================================
+   Operators: products, by cuBLAS */
+
+size_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+
+/* A matrix by rows, or `count` of them, `stride` values apart. */
+struct matrix {
+    const void  *p;
+    cudaDataType type;
+    size_t       ld;
+    bool         transposed;
+    size_t       stride;
+};
+
+/* y (m,n) = a (m,k) b (k,n) + beta y. cuBLAS counts by columns: there it is y' = b' a'. */
+sru_status gemm(const sru_context *c, const char *name, const matrix &y, const matrix &a,
+                const matrix &b, size_t m, size_t n, size_t k, float alpha, float beta,
+                size_t count = 1)
+{
+    const device *d = device_of(c);
+    const cublasComputeType_t compute =
+        d->math == SRU_CUDA_TF32 && a.type == CUDA_R_32F ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                         : CUBLAS_COMPUTE_32F;
+    if (!m || !n || !count) return SRU_OK;
+    for (size_t size : {m, n, k, y.ld, a.ld, b.ld, count})
+        if (size > INT_MAX)
+            return fail(c, SRU_EINVAL, "%s: %zu rows or columns are too many for cuBLAS", name,
+                        size);
+    const cublasStatus_t status = cublasGemmStridedBatchedEx(
+        d->blas, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+        (int)n, (int)m, (int)k, &alpha, b.p, b.type, (int)b.ld, (long long)b.stride, a.p, a.type,
+        (int)a.ld, (long long)a.stride, &beta, (void *)y.p, y.type, (int)y.ld, (long long)y.stride,
+        (int)count, compute, CUBLAS_GEMM_DEFAULT);
+    if (status == CUBLAS_STATUS_SUCCESS) return SRU_OK;
+    return fail(c, status == CUBLAS_STATUS_ALLOC_FAILED ? SRU_ENOMEM : SRU_EDEVICE,
+                "%s: cuBLAS: %s", name, cublasGetStatusString(status));
+}
+
+/* The type in which a product of float32 values is taken. Gradients need bfloat16's range. */
+cudaDataType product_type(const sru_context *c, bool backward)
+{
+    const sru_cuda_math math = device_of(c)->math;
+    return math == SRU_CUDA_BF16 || (math == SRU_CUDA_FP16 && backward) ? CUDA_R_16BF
+         : math == SRU_CUDA_FP16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+/* Packed weights have theirs. */
+cudaDataType weights_type(const sru_context *c, sru_type type)
+{
+    return type == SRU_PLAIN ? product_type(c, false)
+         : type == SRU_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+sru_status narrow(const sru_context *c, const char *name, void *y, cudaDataType type,
+                  const float *x, size_t n)
+{
+    if (type == CUDA_R_16BF)
+        return launch(c, name, narrow_kernel<bf16>, ceil_div(n, 256), 1, 256, (bf16 *)y, x, n);
+    return launch(c, name, narrow_kernel<fp16>, ceil_div(n, 256), 1, 256, (fp16 *)y, x, n);
+}
+
+/* x, or in scratch memory what is left of it in fewer bits. */
+sru_status operand(sru_context *c, const char *name, const void **y, const float *x, size_t n,
+                   cudaDataType type)
+{
+    void *p;
+    *y = x;
+    if (type == CUDA_R_32F) return SRU_OK;
+    *y = p = take<char>(c, product({n, 2}));
+    if (!p) return no_memory(c, name);
+    return c->measure ? SRU_OK : narrow(c, name, p, type, x, n);
+}
+
+size_t packed_rows(sru_type type, size_t k)         /* bytes of 16 rows: sru.h reserves as many */
+{
+    return type == SRU_F32 ? 64*k : type == SRU_BF16 ? 64*ceil_div(k, 2) : 0;
+}
+
+/* Packed is row after row, as they are or in bfloat16; float16 and int8 are not offered. */
+size_t pack(const sru_context *ctx, void *packed, sru_type type, const float *w, size_t n, size_t k)
+{
+    const size_t bytes = type == SRU_PLAIN ? n*k*4 : ceil_div(n, PANEL)*packed_rows(type, k);
+    if (type != SRU_PLAIN && type != SRU_F32 && type != SRU_BF16)
+        return (void)fail(ctx, SRU_EINVAL, "pack: on the GPU there are SRU_F32 and SRU_BF16"), 0;
+    if (!packed || ctx->measure) return bytes;
+    if (check_pointers(ctx, "pack", {P(packed), P(w)})) return 0;
+    if (type == SRU_BF16)
+        return narrow(ctx, "pack", packed, CUDA_R_16BF, w, n*k) ? 0 : bytes;
+    return copy(ctx, packed, w, n*k*4) ? 0 : bytes;
+}
+
+sru_status check_type(const sru_context *c, const char *name, sru_type type)
+{
+    if (type == SRU_PLAIN || type == SRU_F32 || type == SRU_BF16) return SRU_OK;
+    return fail(c, SRU_EINVAL, "%s: on the GPU there are SRU_PLAIN, SRU_F32 and SRU_BF16", name);
+}
+
+sru_status linear_forward(const sru_context *ctx, float *y, const float *x, const void *w,
+                          sru_type type, const float *b, size_t rows, size_t n, size_t k)
+{
+    static const char name[] = "linear_forward";
+    if (product({rows, n, 4}) == SIZE_MAX || product({rows, k, 4}) == SIZE_MAX
+        || product({n, k, 4}) == SIZE_MAX)
+        return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu, k %zu are too large", name, rows, n, k);
+    if (!rows || !n) return SRU_OK;
+    if (!y || (k && (!x || !w)))
+        return fail(ctx, SRU_EINVAL, "%s: y, x and w must not be NULL", name);
+    TRY(check_type(ctx, name, type));
+    TRY(check_pointers(ctx, name, {P(y), P(x), P(w), P(b)}));
+    return run(ctx, name, [=](sru_context *c) -> sru_status {
+        const cudaDataType t = weights_type(c, type);
+        const void *wt = w, *xt;
+        if (type == SRU_PLAIN) TRY(operand(c, name, &wt, (const float *)w, n*k, t));
+        TRY(operand(c, name, &xt, x, rows*k, t));
+        if (c->measure) return SRU_OK;
+        if (b) TRY(launch(c, name, fill_rows_kernel, rows, 1, 128, y, b, n));
+        if (!k) return b ? SRU_OK : copy(c, y, NULL, rows*n*4);
+        return gemm(c, name, {y, CUDA_R_32F, n, false, 0}, {xt, t, k, false, 0},
+                    {wt, t, k, true, 0}, rows, n, k, 1, b ? 1.0f : 0.0f);
+    });
+}
+
+/* forward: y = x w' + b */
+sru_status linear_backward(const sru_context *ctx, float *dx, float *dw, float *db, const float *dy,
+                           const float *x, const float *w, float beta, size_t rows, size_t n,
+                           size_t k)
+{
+    static const char name[] = "linear_backward";
+    if (product({rows, n, 4}) == SIZE_MAX || product({rows, k, 4}) == SIZE_MAX
+        || product({n, k, 4}) == SIZE_MAX)
+        return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu, k %zu are too large", name, rows, n, k);
+    if (rows && n && (!dy || (k && ((dw && !x) || (dx && !w)))))
+        return fail(ctx, SRU_EINVAL, "%s: dy, x and w must not be NULL", name);
+    if (dx && beta != 0 && beta != 1)
+        return fail(ctx, SRU_EINVAL, "%s: beta must be 0 or 1", name);
+    TRY(check_pointers(ctx, name, {P(dx), P(dw), P(db), P(dy), P(x), P(w)}));
+    return run(ctx, name, [=](sru_context *c) -> sru_status {
+        const cudaDataType t = product_type(c, true);
+        const void *wt = w, *xt = x, *dyt;
+        if (!rows) return SRU_OK;
+        if (db) {
+            sru_context inner = *c;
+            TRY(add_columns(&inner, name, db, NULL, n, dy, rows, n));
+        }
+        if (!k) return SRU_OK;
+        if (dx && !n && beta == 0) return copy(c, dx, NULL, rows*k*4);
+        TRY(operand(c, name, &dyt, dy, rows*n, t));
+        if (dx) TRY(operand(c, name, &wt, w, n*k, t));
+        if (dw) TRY(operand(c, name, &xt, x, rows*k, t));
+        if (c->measure) return SRU_OK;
+        if (dx)
+            TRY(gemm(c, name, {dx, CUDA_R_32F, k, false, 0}, {dyt, t, n, false, 0},
+                     {wt, t, k, false, 0}, rows, k, n, 1, beta));
+        if (dw)
+            TRY(gemm(c, name, {dw, CUDA_R_32F, k, false, 0}, {dyt, t, n, true, 0},
+                     {xt, t, k, false, 0}, n, k, rows, 1, 1));
+        return SRU_OK;
+    });
+}
+
+/* =================================================================================================
+   Operators: scan */
+
+sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
+{
+    if (s->K != 3 && s->K != 4) return fail(c, SRU_EINVAL, "%s: K must be 3 or 4", name);
+    if (s->bidirectional && s->N%2)
+        return fail(c, SRU_EINVAL, "%s: N is %zu, but bidirectional wants it even", name, s->N);
+    if (product({s->T, s->B, (size_t)s->K, s->N, 4}) == SIZE_MAX
+        || product({s->T, s->B, s->A, 4}) == SIZE_MAX
+        || product({(size_t)s->K, s->N, s->A, 4}) == SIZE_MAX)
+        return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, N %zu, A %zu are too large", name, s->T, s->B,
+                    s->N, s->A);
+    if (s->ldc && s->ldc < s->N)
+        return fail(c, SRU_EINVAL, "%s: ldc %zu is less than N %zu", name, s->ldc, s->N);
+    if (s->T && s->B && s->N && s->w && s->A && !s->a)
+        return fail(c, SRU_EINVAL, "%s: with w, a must not be NULL", name);
+    if (s->T && s->B && s->N && !s->w && !s->u)
+        return fail(c, SRU_EINVAL, "%s: u and w must not both be NULL", name);
+    TRY(check_type(c, name, s->type));
+    return check_pointers(c, name, {P(s->a), P(s->w), P(s->u), P(s->x), P(s->v), P(s->bias),
+                                    P(s->vt), P(s->mask_c), P(s->mask_pad), P(s->c0), P(s->cT),
+                                    P(s->h), P(s->c), P(s->dh), P(s->dc), P(s->du), P(s->dx),
+                                    P(s->da), P(s->dvt), P(s->dw), P(s->dv), P(s->dbias)});
+}
+
+/* u (rows,K,N) = a (rows,A) w'; packed, w consists of groups of D rows: see sru.h at pack. */
+sru_status scan_product(const sru_context *c, const sru_scan *s, void *u, cudaDataType u_type,
+                        const void *a, const void *w, cudaDataType type, size_t rows)
+{
+    const size_t dirs = s->bidirectional ? 2 : 1, D = s->N/dirs, KN = (size_t)s->K*s->N;
+    const size_t group = ceil_div(D, PANEL)*packed_rows(s->type, s->A)/size_of(type);
+    if (!s->A)
+        return check(c, "scan_forward", cudaMemsetAsync(u, 0, rows*KN*size_of(u_type),
+                                                        device_of(c)->stream));
+    if (s->type == SRU_PLAIN)
+        return gemm(c, "scan_forward", {u, u_type, KN, false, 0}, {a, type, s->A, false, 0},
+                    {w, type, s->A, true, 0}, rows, KN, s->A, 1, 0);
+    return gemm(c, "scan_forward", {u, u_type, KN, false, D}, {a, type, s->A, false, 0},
+                {w, type, s->A, true, group}, rows, D, s->A, 1, 0, dirs*(size_t)s->K);
+}
+
+template <class U, class S>
+sru_status scan_u(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
+{
+    const bool extra = s.vt || s.mask_pad;
+    return launch(c, "scan_forward",
+                  s.use_tanh ? extra ? scan_forward_kernel<U, S, true, true>
+                                     : scan_forward_kernel<U, S, true, false>
+                             : extra ? scan_forward_kernel<U, S, false, true>
+                                     : scan_forward_kernel<U, S, false, false>,
+                  ceil_div(s.B*s.N, SCAN), 1, SCAN, s, ldc, u, skip);
+}
+
+template <class U> sru_status scan(const sru_context *c, const sru_scan &s, size_t ldc, const U *u)
+{
+    return s.K == 4 ? scan_u(c, s, ldc, u, u + 3*s.N) : scan_u(c, s, ldc, u, s.x);
+}
+
+sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
+{
+    static const char name[] = "scan_forward";
+    if (!args) return fail(ctx, SRU_EINVAL, "%s: the scan is NULL", name);
+    TRY(check_scan(ctx, args, name));
+    if (args->T && args->B && args->N && !args->h)
+        return fail(ctx, SRU_EINVAL, "%s: h must not be NULL", name);
+    return run(ctx, name, [=](sru_context *c) -> sru_status {
+        sru_scan s = *args;
+        const size_t T = s.T, row = s.B*(size_t)s.K*s.N, ldc = s.ldc ? s.ldc : s.N;
+        const cudaDataType type = weights_type(c, s.type), u_type = s.u ? CUDA_R_32F : type;
+        const void *w = s.w;
+        size_t steps = T;
+        void *u = s.u;
+        if (s.scale_x == 0) s.scale_x = 1;
+        /* u of so many steps at a time; a backward direction wants all */
+        if (s.w && !s.u && !s.bidirectional && row) {
+            const size_t some = (size_t)SRU_CUDA_BYTES/size_of(u_type)/row;
+            steps = some < 1 ? 1 : some < T ? some : T;
+        }
+        if (s.w && !s.u) u = take<char>(c, product({steps, row, size_of(u_type)}));
+        if (!s.cT && steps < T) {               /* chunks hand the state on */
+            s.cT = take<float>(c, s.B*ldc);
+            if (!s.cT) return no_memory(c, name);
+        }
+        if (s.w && !u) return no_memory(c, name);
+        if (s.w && s.type == SRU_PLAIN)
+            TRY(operand(c, name, &w, (const float *)s.w, (size_t)s.K*s.N*s.A, type));
+        if (!row) return SRU_OK;
+        for (size_t t = 0; t < T || t == 0; t += steps) {
+            sru_context chunk = *c;
+            sru_scan p = s;
+            const size_t at = t*s.B;
+            const void *a;
+            p.T = T - t < steps ? T - t : steps;
+            if (s.w) {
+                TRY(operand(&chunk, name, &a, s.a + at*s.A, p.T*s.B*s.A, type));
+                if (!c->measure)
+                    TRY(scan_product(c, &s, u, u_type, a, w, type, p.T*s.B));
+            }
+            if (c->measure) return SRU_OK;
+            if (t) p.c0 = s.cT;
+            p.h += at*s.N;
+            if (s.x) p.x += at*s.N;
+            if (s.c) p.c += at*s.N;
+            if (s.vt) p.vt += at*2*s.N;
+            if (s.mask_pad) p.mask_pad += at;
+            if (u_type == CUDA_R_16BF) TRY(scan(c, p, ldc, (const bf16 *)u));
+            else if (u_type == CUDA_R_16F) TRY(scan(c, p, ldc, (const fp16 *)u));
+            else TRY(scan(c, p, ldc, (const float *)u));
+            if (!T) break;
+        }
+        return SRU_OK;
+    });
+}
+
+sru_status scan_backward(const sru_context *ctx, const sru_scan *args)
+{
+    static const char name[] = "scan_backward";
+    if (!args) return fail(ctx, SRU_EINVAL, "%s: the scan is NULL", name);
+    TRY(check_scan(ctx, args, name));
+    if (args->T && args->B && args->N && (!args->u || !args->du || !args->c || !args->dh))
+        return fail(ctx, SRU_EINVAL, "%s: u, du, c and dh must not be NULL", name);
+    if (args->w && args->type != SRU_PLAIN)
+        return fail(ctx, SRU_EINVAL, "%s: w must be SRU_PLAIN", name);
+    return run(ctx, name, [=](sru_context *c) -> sru_status {
+        sru_scan s = *args;
+        const size_t ldc = s.ldc ? s.ldc : s.N;
+        if (s.scale_x == 0) s.scale_x = 1;
+        if (s.K == 4) s.x = NULL;
+        if (s.T && s.B && s.N) {
+            sru_context inner = *c;
+            float *sums = take<float>(&inner, s.B*4*s.N);
+            const float *skip = s.K == 4 ? s.u + 3*s.N : s.x;
+            float *dskip = s.K == 4 ? s.du + 3*s.N : s.x ? s.dx : NULL;
+            const bool extra = s.vt || s.mask_pad;
+            if (!sums) return no_memory(c, name);
+            if (!c->measure)
+                TRY(launch(c, name,
+                           s.use_tanh ? extra ? scan_backward_kernel<true, true>
+                                              : scan_backward_kernel<true, false>
+                                      : extra ? scan_backward_kernel<false, true>
+                                              : scan_backward_kernel<false, false>,
+                           ceil_div(s.B*s.N, SCAN), 1, SCAN, s, ldc, sums, skip, dskip));
+            TRY(add_columns(&inner, name, s.dv, s.dbias, 2*s.N, sums, s.B, 4*s.N));
+        }
+        if (!s.w) return SRU_OK;
+        /* forward: u = a w' */
+        return linear_backward(c, s.da, s.dw, NULL, s.du, s.a, (const float *)s.w,
+                               s.da && s.da == s.dx && s.x ? 1.0f : 0.0f, s.T*s.B,
+                               (size_t)s.K*s.N, s.A);
+    });
+}
+
+/* =================================================================================================
+   Operators: attention */
+
+uint64_t key_of(const sru_context *c, uint32_t id)
+{
+    return mix(mix(mix(c->seed + 0x9e3779b97f4a7c15u) + c->step) + id);
+}
+
+size_t ring_slots(size_t window) { return (ceil_div(window - 1, 64) + 1)*64; }
+
+sru_status check_attention(const sru_context *c, const sru_attention *s, const char *name)
+{
+    const size_t S = s->M + s->T;
+    if (s->H < 1 || !s->P || s->P%(size_t)s->H)
+        return fail(c, SRU_EINVAL, "%s: P %zu must be a multiple of H %d", name, s->P, s->H);
+    if (s->M > SIZE_MAX/4 || s->T > SIZE_MAX/4 || s->window > ((size_t)1 << 24) - 128
+        || product({S + 128, s->B, s->P, 8, 4}) == SIZE_MAX || product({S, s->T}) == SIZE_MAX)
+        return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, M %zu, P %zu, window %zu are too large", name,
+                    s->T, s->B, s->M, s->P, s->window);
+    if (!(s->dropout >= 0 && s->dropout < 1))
+        return fail(c, SRU_EINVAL, "%s: dropout must be from 0 to below 1", name);
+    if (s->ring && (!s->window || s->M || s->attn_mask || s->dropout > 0
+                    || s->ld_ring < 2 + ring_slots(s->window)*2*s->P))
+        return fail(c, SRU_EINVAL, "%s: a ring wants a window, a larger ld_ring, and no memory, "
+                    "attn_mask or dropout", name);
+    if (s->T && s->B && (!s->q || !s->kv))
+        return fail(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
+    return check_pointers(c, name, {P(s->q), P(s->kv), P(s->alpha), P(s->mask_pad),
+                                    P(s->memory_mask_pad), P(s->attn_mask), P(s->ring), P(s->o),
+                                    P(s->a), P(s->lse), P(s->dout), P(s->dq), P(s->dkv),
+                                    P(s->dalpha)});
+}
+
+/* Queries at a time, so that their scores stay in L2. */
+size_t queries(const sru_attention *s)
+{
+    const size_t n = (size_t)SRU_CUDA_BYTES/2/4/(s->B*(s->M + s->T));
+    return n < 1 ? 1 : n < s->T ? n : s->T;
+}
+
+/* Calls body for each head and block of queries, with what these see. */
+template <class Body>
+sru_status each_block(const sru_context *c, const sru_attention *s, Body body)
+{
+    const size_t most = queries(s);
+    for (size_t h = 0; h < (size_t)s->H; h++)
+        for (size_t t = 0; t < s->T; t += most) {
+            seen k;
+            const size_t n = s->T - t < most ? s->T - t : most, at = s->M + t;
+            const size_t end = s->causal || s->window ? at + n : s->M + s->T;
+            k.h = h;
+            k.t0 = t;
+            k.n = n;
+            k.k0 = s->window && at + 1 > s->window ? at + 1 - s->window : 0;
+            k.keys = end - k.k0;
+            k.scale = (float)(1/sqrt((double)(s->P/(size_t)s->H)));
+            k.keep = 1/(1 - s->dropout);
+            k.key = key_of(c, s->id);
+            TRY(body(k));
+        }
+    return SRU_OK;
+}
+
+/* The columns of a head in (steps,B,P), from a step on, for all sequences; and in (steps,B,2,P). */
+matrix head_of(const sru_attention *s, const float *p, size_t h, size_t step)
+{
+    return {p + step*s->B*s->P + h*(s->P/(size_t)s->H), CUDA_R_32F, s->B*s->P, false, s->P};
+}
+
+matrix head_of_2(const sru_attention *s, const float *p, size_t h, size_t step, bool transposed)
+{
+    return {p + step*s->B*2*s->P + h*(s->P/(size_t)s->H), CUDA_R_32F, s->B*2*s->P, transposed,
+            2*s->P};
+}
+
+matrix scores_of(const seen &k, const float *p, bool transposed)
+{
+    return {p, CUDA_R_32F, k.keys, transposed, k.n*k.keys};
+}
+
+sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
+{
+    static const char name[] = "attention_forward";
+    if (!s) return fail(ctx, SRU_EINVAL, "%s: the attention is NULL", name);
+    TRY(check_attention(ctx, s, name));
+    if (!s->T || !s->B) return SRU_OK;
+    if (!s->o) return fail(ctx, SRU_EINVAL, "%s: o must not be NULL", name);
+    return run(ctx, name, [=](sru_context *c) -> sru_status {
+        const size_t heads = s->B*(size_t)s->H, hd = s->P/(size_t)s->H, n = s->T*s->B*s->P;
+        float *scores = take<float>(c, s->ring ? heads*s->window
+                                               : queries(s)*s->B*(s->M + s->T));
+        float *a = s->a ? s->a : s->o;
+        if (!scores) return no_memory(c, name);
+        if (c->measure) return SRU_OK;
+        if (s->ring) {
+            const size_t C = ring_slots(s->window);
+            TRY(launch(c, name, ring_kernel, heads, 1, ATTEND, *s, C,
+                       (float)(1/sqrt((double)hd)), scores));
+            return launch(c, name, ring_advance_kernel, ceil_div(s->B, 64), 1, 64, *s, C);
+        }
+        TRY(each_block(c, s, [&](const seen &k) -> sru_status {
+            TRY(gemm(c, name, scores_of(k, scores, false), head_of(s, s->q, k.h, k.t0),
+                     head_of_2(s, s->kv, k.h, k.k0, true), k.n, k.keys, hd, k.scale, 0, s->B));
+            TRY(launch(c, name, softmax_kernel, s->B*k.n, 1, ATTEND, *s, k, scores));
+            return gemm(c, name, head_of(s, a, k.h, k.t0), scores_of(k, scores, false),
+                        head_of_2(s, s->kv + s->P, k.h, k.k0, false), k.n, hd, k.keys, 1, 0, s->B);
+        }));
+        if (!s->alpha && a == s->o) return SRU_OK;
+        return launch(c, name, attention_output_kernel, ceil_div(n, 256), 1, 256, s->o, s->q, a,
+                      s->alpha, n);
+    });
+}
+
+sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
+{
+    static const char name[] = "attention_backward";
+    if (!s) return fail(ctx, SRU_EINVAL, "%s: the attention is NULL", name);
+    TRY(check_attention(ctx, s, name));
+    if (!s->T || !s->B) return SRU_OK;
+    if (s->ring || !s->a || !s->lse || !s->dout || !s->dq || !s->dkv)
+        return fail(ctx, SRU_EINVAL, "%s: a, lse, dout, dq and dkv must not be NULL, and there is "
+                    "none through a ring", name);
+    return run(ctx, name, [=](sru_context *c) -> sru_status {
+        const size_t heads = s->B*(size_t)s->H, hd = s->P/(size_t)s->H, S = s->M + s->T;
+        double *dots = take<double>(c, heads*s->T);
+        float *da = take<float>(c, s->T*s->B*s->P), *mean = take<float>(c, heads*s->T);
+        float *scores = take<float>(c, queries(s)*s->B*S);
+        float *ds = take<float>(c, queries(s)*s->B*S);
+        if (!da || !mean || !dots || !scores || !ds) return no_memory(c, name);
+        if (c->measure) return SRU_OK;
+        TRY(launch(c, name, attention_output_backward_kernel, ceil_div(heads*s->T, 4), 1, 4*WARP,
+                   *s, da, mean, dots));
+        if (s->dalpha)
+            TRY(launch(c, name, total_kernel<float>, 1, 1, 256, s->dalpha, dots, heads*s->T, ADD));
+        TRY(copy(c, s->dkv, NULL, S*s->B*2*s->P*4));
+        return each_block(c, s, [&](const seen &k) -> sru_status {
+            const matrix keys = head_of_2(s, s->kv, k.h, k.k0, false);
+            const matrix dkeys = head_of_2(s, s->dkv, k.h, k.k0, false);
+            const matrix dvalues = head_of_2(s, s->dkv + s->P, k.h, k.k0, false);
+            const matrix q = head_of(s, s->q, k.h, k.t0), out = head_of(s, da, k.h, k.t0);
+            TRY(gemm(c, name, scores_of(k, scores, false), q,
+                     head_of_2(s, s->kv, k.h, k.k0, true), k.n, k.keys, hd, k.scale, 0, s->B));
+            TRY(gemm(c, name, scores_of(k, ds, false), out,
+                     head_of_2(s, s->kv + s->P, k.h, k.k0, true), k.n, k.keys, hd, 1, 0, s->B));
+            TRY(launch(c, name, softmax_backward_kernel, s->B*k.n, 1, ATTEND, *s, k, scores, ds,
+                       mean));
+            /* forward: a = w v, scores = scale q k' */
+            TRY(gemm(c, name, dvalues, scores_of(k, scores, true), out, k.keys, hd, k.n, 1, 1,
+                     s->B));
+            TRY(gemm(c, name, dkeys, scores_of(k, ds, true), q, k.keys, hd, k.n, k.scale, 1, s->B));
+            return gemm(c, name, head_of(s, s->dq, k.h, k.t0), scores_of(k, ds, false), keys, k.n,
+                        hd, k.keys, k.scale, 1, s->B);
+        });
+    });
+}
+
+/* =================================================================================================
+   Operators: rows */
+
+enum { ROWS = 4 };                  /* of a block: a warp has one */
+
+sru_status layernorm_forward(const sru_context *ctx, float *y, float *stats, const float *x,
+                             const float *gain, const float *bias, size_t rows, size_t n)
+{
+    static const char name[] = "layernorm_forward";
+    if (product({rows, n, 4}) == SIZE_MAX)
+        return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu are too large", name, rows, n);
+    if (!rows || !n || ctx->measure) return SRU_OK;
+    if (!y || !x || !gain || !bias)
+        return fail(ctx, SRU_EINVAL, "%s: y, x, gain, bias must not be NULL", name);
+    TRY(check_pointers(ctx, name, {P(y), P(stats), P(x), P(gain), P(bias)}));
+    return launch(ctx, name, layernorm_forward_kernel, ceil_div(rows, ROWS), 1, ROWS*WARP, y, stats,
+                  x, gain, bias, rows, n);
+}
+
+sru_status layernorm_backward(const sru_context *ctx, float *dx, float *dgain, float *dbias,
+                              const float *dy, const float *x, const float *gain,
+                              const float *stats, float beta, size_t rows, size_t n)
+{
+    static const char name[] = "layernorm_backward";
+    if (product({rows + 2*PARTS, n, 4}) == SIZE_MAX)
+        return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu are too large", name, rows, n);
+    if (!rows || !n) return SRU_OK;
+    if (!dy || !x || !gain || !stats)
+        return fail(ctx, SRU_EINVAL, "%s: dy, x, gain, stats must be given", name);
+    TRY(check_pointers(ctx, name, {P(dx), P(dgain), P(dbias), P(dy), P(x), P(gain), P(stats)}));
+    return run(ctx, name, [=](sru_context *c) -> sru_status {
+        const size_t parts = rows < PARTS ? rows : (size_t)PARTS;
+        float *sums = take<float>(c, parts*2*n);
+        if (!sums) return no_memory(c, name);
+        if (dgain || dbias) {
+            if (!c->measure)
+                TRY(launch(c, name, layernorm_sums_kernel, ceil_div(n, 128), parts, 128, sums, dy,
+                           x, stats, rows, n));
+            TRY(add_columns(c, name, dgain, dbias, n, sums, parts, 2*n));
+        }
+        if (!dx || c->measure) return SRU_OK;
+        return launch(c, name, layernorm_backward_kernel, ceil_div(rows, ROWS), 1, ROWS*WARP, dx,
+                      dy, x, gain, stats, beta, rows, n);
+    });
+}
+
+sru_status check_embedding(const sru_context *c, const char *name, const float *y,
+                           const int32_t *tokens, const float *table, size_t rows, size_t n,
+                           size_t size)
+{
+    if (product({rows, n, 4}) == SIZE_MAX || product({size, n, 4}) == SIZE_MAX || size > INT_MAX)
+        return fail(c, SRU_EINVAL, "%s: rows %zu, n %zu, size %zu are too large", name, rows, n,
+                    size);
+    if (rows && n && (!y || !tokens || (size && !table)))
+        return fail(c, SRU_EINVAL, "%s: no pointer may be NULL", name);
+    return check_pointers(c, name, {P(y), P(tokens), P(table)});
+}
+
+sru_status embedding_forward(const sru_context *ctx, float *y, const int32_t *tokens,
+                             const float *table, size_t rows, size_t n, size_t size)
+{
+    static const char name[] = "embedding_forward";
+    TRY(check_embedding(ctx, name, y, tokens, table, rows, n, size));
+    if (!n || ctx->measure) return SRU_OK;
+    return launch(ctx, name, embedding_forward_kernel, rows, 1, 128, y, tokens, table, n, size);
+}
+
+sru_status embedding_backward(const sru_context *ctx, float *dtable, const float *dy,
+                              const int32_t *tokens, size_t rows, size_t n, size_t size)
+{
+    static const char name[] = "embedding_backward";
+    TRY(check_embedding(ctx, name, dy, tokens, dtable, rows, n, size));
+    if (!rows || ctx->measure) return SRU_OK;
+    return launch(ctx, name, embedding_backward_kernel, size, ceil_div(n, 128), 128, dtable, dy,
+                  tokens, rows, n);
+}
+
+sru_status dropout(const sru_context *ctx, float *y, const float *x, const float *mask, float p,
+                   uint32_t id, float beta, size_t T, size_t n)
+{
+    static const char name[] = "dropout";
+    if (product({T, n, 4}) == SIZE_MAX)
+        return fail(ctx, SRU_EINVAL, "%s: T %zu, n %zu are too large", name, T, n);
+    if (!mask && !(p >= 0 && p <= 1))
+        return fail(ctx, SRU_EINVAL, "%s: the probability must be from 0 to 1", name);
+    if (beta != 0 && beta != 1) return fail(ctx, SRU_EINVAL, "%s: beta must be 0 or 1", name);
+    if (!T || !n || ctx->measure) return SRU_OK;
+    if (!y) return fail(ctx, SRU_EINVAL, "%s: y must not be NULL", name);
+    TRY(check_pointers(ctx, name, {P(y), P(x), P(mask)}));
+    return launch(ctx, name, dropout_kernel, ceil_div(n, 256), T < 64 ? T : 64, 256, y, x, mask, p,
+                  key_of(ctx, id), beta, T, n);
+}
+
+/* The loss, like norm's, may be wanted in host memory, which is waited for, or on the device. */
+sru_status softmax_loss(const sru_context *ctx, double *loss, float *dy, const float *y,
+                        const int32_t *targets, float scale, size_t rows, size_t n)
+{
+    static const char name[] = "softmax_loss";
+    if (product({rows, n, 4}) == SIZE_MAX)
+        return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu are too large", name, rows, n);
+    if (!loss || (rows && (!targets || (n && !y))))
+        return fail(ctx, SRU_EINVAL, "%s: loss, y and targets must not be NULL", name);
+    TRY(check_pointers(ctx, name, {P(dy), P(y), P(targets)}));
+    return run(ctx, name, [=](sru_context *c) -> sru_status {
+        const size_t used = n ? rows : 0;
+        double *losses = take<double>(c, used + 1), *sum = losses + used;
+        if (!losses) return no_memory(c, name);
+        if (c->measure) return SRU_OK;
+        if (on_device(loss)) sum = loss;
+        TRY(launch(c, name, softmax_loss_kernel, ceil_div(used, ROWS), 1, ROWS*WARP, losses, dy, y,
+                   targets, scale, used, n));
+        TRY(launch(c, name, total_kernel<double>, 1, 1, 256, sum, losses, used, SUM));
+        return deliver(c, name, loss, sum);
+    });
+}
+
+/* =================================================================================================
+   Operators: the optimizer */
+
+sru_status norm(const sru_context *ctx, double *norm, const float *g, size_t n)
+{
+    static const char name[] = "norm";
+    if (!norm || (n && !g)) return fail(ctx, SRU_EINVAL, "%s: norm and g must not be NULL", name);
+    TRY(check_pointers(ctx, name, {P(g)}));
+    return run(ctx, name, [=](sru_context *c) -> sru_status {
+        const size_t parts = n < 256*256 ? ceil_div(n, 256) : 256;
+        double *sums = take<double>(c, parts + 1), *sum = sums + parts;
+        if (!sums) return no_memory(c, name);
+        if (c->measure) return SRU_OK;
+        if (on_device(norm)) sum = norm;
+        TRY(launch(c, name, squares_kernel, parts, 1, 256, sums, g, n));
+        TRY(launch(c, name, total_kernel<double>, 1, 1, 256, sum, sums, parts, ROOT));
+        return deliver(c, name, norm, sum);
+    });
+}
+
+sru_status adamw(const sru_context *ctx, float *p, float *m, float *v, float *g, float scale,
+                 float lr, float beta1, float beta2, float eps, float decay, uint64_t t, size_t n)
+{
+    static const char name[] = "adamw";
+    adamw_factors s;
+    if (n && (!p || !m || !v || !g))
+        return fail(ctx, SRU_EINVAL, "%s: no pointer may be NULL", name);
+    if (!t || !(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1))
+        return fail(ctx, SRU_EINVAL, "%s: t must be at least 1, betas from 0 to below 1", name);
+    if (ctx->measure) return SRU_OK;
+    TRY(check_pointers(ctx, name, {P(p), P(m), P(v), P(g)}));
+    s.scale = scale;
+    s.step1 = 1 - beta1;
+    s.step2 = 1 - beta2;
+    s.eps = eps;
+    s.rate = (float)(lr/(1 - pow(beta1, (double)t)));
+    s.shrink = 1 - lr*decay;
+    s.root_unbias2 = (float)sqrt(1/(1 - pow(beta2, (double)t)));
+    return launch(ctx, name, adamw_kernel, ceil_div(n, 256), 1, 256, p, m, v, g, s, n);
+}
+
+/* =================================================================================================
+   The table */
+
+const sru_backend table = {
+    "cuda", 4096, NULL, alloc, release, copy, pack, linear_forward, linear_backward, scan_forward,
+    scan_backward, attention_forward, attention_backward, layernorm_forward, layernorm_backward,
+    embedding_forward, embedding_backward, dropout, softmax_loss, norm, adamw
+};
+
+} /* namespace */
+
+SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *error)
+{
+    device *d = new device();
+    sru_context c;
+    int number = 0, major = 0, minor = 0, reads = 0;
+    memset(&c, 0, sizeof c);
+    c.error = error;
+    d->op = table;
+    d->op.kernels = d;
+    d->stream = (cudaStream_t)stream;
+    d->math = math;
+    auto open = [&]() -> sru_status {
+        TRY(check(&c, "sru_cuda_open", cudaGetDevice(&number)));
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number);
+        cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, number);
+        d->reads_host = reads != 0;
+        if (10*major + minor < 75)
+            return fail(&c, SRU_EDEVICE, "sru_cuda_open: the GPU's compute capability is %d.%d, "
+                        "and 7.5 is needed", major, minor);
+        TRY(check(&c, "sru_cuda_open", cudaMalloc(&d->workspace, WORKSPACE)));
+        if (cublasCreate(&d->blas) != CUBLAS_STATUS_SUCCESS) {
+            d->blas = NULL;
+            return fail(&c, SRU_EDEVICE, "sru_cuda_open: cuBLAS does not start");
+        }
+        if (cublasSetStream(d->blas, d->stream) != CUBLAS_STATUS_SUCCESS
+            || cublasSetWorkspace(d->blas, d->workspace, WORKSPACE) != CUBLAS_STATUS_SUCCESS)
+            return fail(&c, SRU_EDEVICE, "sru_cuda_open: cuBLAS takes no stream or workspace");
+        return SRU_OK;
+    };
+    if (!open()) return &d->op;
+    sru_cuda_close(&d->op);
+    return NULL;
+}
+
+SRUDEF void sru_cuda_close(const sru_backend *op)
+{
+    const device *d = op ? (const device *)op->kernels : NULL;
+    if (!d) return;
+    if (d->blas) cublasDestroy(d->blas);
+    cudaFree(d->workspace);
+    delete d;
+}

@@ -1,0 +1,781 @@
+/* The operators of sru_cuda.cu beside those of the CPU, and networks that run and train on both.
+   Linked with the CUDA Toolkit, this runs on a GPU; with -I tests/cuda, on the stand-in. */
+#include "test.h"
+#define SRU_CUDA
+#include "../sru.h"
+
+#include <cuda_runtime.h>
+#include <functional>
+#include <string>
+#include <vector>
+
+typedef std::vector<float> floats;
+
+/* ---- the two sides --------------------------------------------------------------------------- */
+
+/* Where something is computed: on the CPU, or on the GPU with arrays in its memory. */
+struct side {
+    sru_context ctx;
+    std::vector<void *> arrays;
+    char error[SRU_ERROR_SIZE];
+
+    explicit side(const sru_backend *op)
+    {
+        memset(&ctx, 0, sizeof ctx);
+        ctx.op = op;
+        ctx.error = error;
+        ctx.seed = 3;
+        ctx.step = 5;
+    }
+    ~side()
+    {
+        for (size_t i = arrays.size(); i > 0; i--) ctx.op->release(&ctx, arrays[i - 1]);
+    }
+    side(const side &) = delete;
+    side &operator=(const side &) = delete;
+
+    template <class X> X *put(const std::vector<X> &values)
+    {
+        X *p = (X *)ctx.op->alloc(&ctx, values.size()*sizeof(X));
+        arrays.push_back(p);
+        CHECK(!ctx.op->copy(&ctx, p, values.data(), values.size()*sizeof(X)), "%s", error);
+        return p;
+    }
+    float *random(size_t n, double scale = 1)
+    {
+        floats values(n);
+        test_fill(values.data(), n, scale);
+        return put(values);
+    }
+    /* What is to be written starts as NaN, so that what is left out shows. */
+    float *blank(size_t n) { return put(floats(n, NAN)); }
+
+    floats get(const float *p, size_t n)
+    {
+        floats values(n);
+        if (p) CHECK(!ctx.op->copy(&ctx, values.data(), p, n*sizeof(float)), "%s", error);
+        return values;
+    }
+
+    /* Calls with exactly as much scratch memory as the call asks for, and nothing but NaN in it. */
+    sru_status call(const std::function<sru_status(const sru_context *)> &f)
+    {
+        sru_context c = ctx;
+        size_t need = 0;
+        c.measure = &need;
+        sru_status status = f(&c);
+        c.measure = NULL;
+        if (!CHECK(!status, "measuring: %s", error)) return status;
+        c.work = put(std::vector<unsigned char>(need, 0xff));
+        c.work_size = need;
+        status = f(&c);
+        CHECK(!status, "%s", error);
+        return status;
+    }
+};
+
+struct result { std::string name; floats values; };
+typedef std::vector<result> results;
+typedef std::function<results(side &)> test;
+
+static const sru_backend *gpu;
+static double worst;
+static int brief;                   /* 1: fewer cases, 2: only a few of operators */
+
+/* The test on both sides, and again on the GPU, which must give the same bits. */
+static void compare(const char *what, const test &run, double tolerance)
+{
+    results all[3];
+    for (int i = 0; i < 3; i++) {
+        side s(i ? gpu : sru_cpu());
+        test_random_state = 11;
+        all[i] = run(s);
+    }
+    for (size_t k = 0; k < all[0].size(); k++) {
+        const floats &should = all[0][k].values, &is = all[1][k].values, &again = all[2][k].values;
+        const double e = test_error(is.data(), should.data(), should.size());
+        if (e > worst) worst = e;
+        CHECK(e <= tolerance, "%s: %s is off by %g of its norm", what, all[0][k].name.c_str(), e);
+        CHECK(is.empty() || !memcmp(is.data(), again.data(), is.size()*sizeof(float)),
+              "%s: %s comes out with other bits the second time", what, all[0][k].name.c_str());
+    }
+}
+
+static void report(const char *what)
+{
+    printf("%-24s largest difference %.1e\n", what, worst);
+    fflush(stdout);
+    worst = 0;
+}
+
+/* ---- operators ------------------------------------------------------------------------------- */
+
+static void test_linear(void)
+{
+    static const size_t shapes[][3] = { {1,1,1}, {3,5,7}, {1,64,33}, {40,33,16}, {270,17,20},
+                                        {2,3,0} };
+    for (auto &shape : shapes) {
+        const size_t rows = shape[0], n = shape[1], k = shape[2];
+        if (brief > 1 && rows < 100) continue;
+        for (int option = 0; option < 4; option += brief ? 3 : 1)
+            compare("linear", [=](side &s) {
+                float *x = s.random(rows*k), *w = s.random(n*k);
+                float *b = option & 1 ? s.random(n) : NULL;
+                float *y = s.blank(rows*n), *dy = s.random(rows*n), *dx = s.random(rows*k);
+                float *dw = s.random(n*k), *db = option & 1 ? s.random(n) : NULL;
+                const sru_type type = option & 2 ? SRU_F32 : SRU_PLAIN;
+                const void *weights = w;
+                if (option & 2) {
+                    const size_t bytes = s.ctx.op->pack(&s.ctx, NULL, type, w, n, k);
+                    void *packed = s.put(std::vector<char>(bytes));
+                    s.ctx.op->pack(&s.ctx, packed, type, w, n, k);
+                    weights = packed;
+                }
+                s.call([=](const sru_context *c) {
+                    return c->op->linear_forward(c, y, x, weights, type, b, rows, n, k);
+                });
+                s.call([=](const sru_context *c) {
+                    return c->op->linear_backward(c, dx, dw, db, dy, x, w, option & 2 ? 1.0f : 0.0f,
+                                                  rows, n, k);
+                });
+                return results{ {"y", s.get(y, rows*n)}, {"dx", s.get(dx, rows*k)},
+                                {"dw", s.get(dw, n*k)}, {"db", s.get(db, b ? n : 0)} };
+            }, 1e-6);
+    }
+    report("linear");
+}
+
+/* What a scan may have, drawn for each case. */
+enum { BOTH = 1, TANH = 2, FOUR = 4, STEPS = 8, PADDED = 16, MASK = 32, START = 64, GATES = 128,
+       SKIP = 256, SCALE = 512, WIDE = 1024, PRODUCT = 2048, STATE = 4096, INPLACE = 8192 };
+
+static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sru_type type)
+{
+    const size_t N = has & BOTH ? 2*D : D, K = has & FOUR ? 4 : 3, rows = T*B;
+    sru_scan p;
+    memset(&p, 0, sizeof p);
+    p.T = T, p.B = B, p.N = N, p.A = A, p.K = (int)K;
+    p.bidirectional = has & BOTH ? 1 : 0;
+    p.use_tanh = has & TANH ? 1 : 0;
+    p.scale_x = has & SCALE ? 1.7f : 0;
+    p.ldc = has & WIDE ? N + 5 : 0;
+    const size_t ldc = p.ldc ? p.ldc : N;
+    float *w = NULL, *u = s.random(rows*K*N), *x = s.random(rows*N);
+    p.x = has & SKIP ? x : NULL;
+    p.v = has & GATES ? s.random(2*N) : NULL;
+    p.bias = has & GATES ? s.random(2*N) : NULL;
+    p.vt = has & STEPS ? s.random(rows*2*N) : NULL;
+    p.mask_c = has & MASK ? s.random(B*N) : NULL;
+    p.c0 = has & START ? s.random(B*ldc) : NULL;
+    p.cT = has & STATE ? s.blank(B*ldc) : NULL;
+    if (has & PADDED) {
+        std::vector<uint8_t> pad(rows);
+        for (auto &one : pad) one = test_random() > 0.4;
+        p.mask_pad = s.put(pad);
+    }
+    p.u = u;
+    if (has & PRODUCT) {
+        p.a = s.random(rows*A);
+        p.w = w = s.random(K*N*A, 0.5);
+        p.u = s.blank(rows*K*N);
+    }
+    p.h = s.blank(rows*N);
+    p.c = s.blank(rows*N);
+    s.call([=](const sru_context *c) { return c->op->scan_forward(c, &p); });
+    results r{ {"h", s.get(p.h, rows*N)}, {"c", s.get(p.c, rows*N)}, {"u", s.get(p.u, rows*K*N)} };
+
+    /* inference: no u, no c, packed weights */
+    sru_scan q = p;
+    q.c = NULL;
+    q.h = s.blank(rows*N);
+    if (w) q.u = NULL;
+    if (w && type != SRU_PLAIN) {
+        const size_t groups = K*(has & BOTH ? 2 : 1);
+        const size_t bytes = s.ctx.op->pack(&s.ctx, NULL, type, w, D, A);
+        char *packed = s.put(std::vector<char>(groups*bytes));
+        for (size_t g = 0; g < groups; g++)
+            s.ctx.op->pack(&s.ctx, packed + g*bytes, type, w + g*D*A, D, A);
+        q.w = packed;
+    }
+    q.type = type;
+    if (has & INPLACE && !(has & BOTH) && p.x && q.x) q.h = x;
+    s.call([=](const sru_context *c) { return c->op->scan_forward(c, &q); });
+    r.push_back({"h, inference", s.get(q.h, rows*N)});
+    if (p.cT) {
+        floats state = s.get(p.cT, B*ldc), c;
+        for (size_t b = 0; b < B; b++)
+            c.insert(c.end(), state.begin() + (long)(b*ldc), state.begin() + (long)(b*ldc + N));
+        r.push_back({"cT", c});
+    }
+    if (q.h == x) return r;                     /* backward would need x */
+
+    p.type = SRU_PLAIN;
+    p.dh = s.random(rows*N);
+    p.dc = has & STATE ? s.random(B*ldc) : NULL;
+    p.du = has & INPLACE ? p.u : s.blank(rows*K*N);
+    p.dx = p.x && K == 3 ? s.blank(rows*N) : NULL;
+    p.da = p.w ? s.blank(rows*A) : NULL;
+    p.dvt = p.vt ? s.blank(rows*2*N) : NULL;
+    p.dw = w ? s.random(K*N*A) : NULL;
+    p.dv = p.v ? s.random(2*N) : NULL;
+    p.dbias = p.bias ? s.random(2*N) : NULL;
+    s.call([=](const sru_context *c) { return c->op->scan_backward(c, &p); });
+    r.push_back({"dc", s.get(p.dc, p.dc ? B*ldc : 0)});
+    r.push_back({"du", s.get(p.du, rows*K*N)});
+    r.push_back({"dx", s.get(p.dx, p.dx ? rows*N : 0)});
+    r.push_back({"da", s.get(p.da, p.da ? rows*A : 0)});
+    r.push_back({"dvt", s.get(p.dvt, p.dvt ? rows*2*N : 0)});
+    r.push_back({"dw", s.get(p.dw, p.dw ? K*N*A : 0)});
+    r.push_back({"dv", s.get(p.dv, p.dv ? 2*N : 0)});
+    r.push_back({"dbias", s.get(p.dbias, p.dbias ? 2*N : 0)});
+    return r;
+}
+
+static void test_scan(void)
+{
+    /* tiles of 16, 8 and 4 steps: none, whole ones, and a rest; blocks of 64 columns */
+    static const size_t steps[] = { 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50 };
+    test_random_state = 1;
+    for (int i = 0; i < (brief > 1 ? 3 : brief ? 12 : 72); i++) {
+        const size_t T = steps[i%12], B = 1 + test_bits()%4, D = 1 + test_bits()%40;
+        const size_t A = 1 + test_bits()%20;
+        const int has = (int)(test_bits()%(2*INPLACE));
+        const sru_type type = test_bits()%2 ? SRU_F32 : SRU_PLAIN;
+        const uint64_t state = test_random_state;
+        char what[100];
+        sprintf(what, "scan T %d B %d D %d A %d options %d", (int)T, (int)B, (int)D, (int)A, has);
+        compare(what, [=](side &s) { return scan(s, T, B, D, A, has, type); }, 2e-6);
+        test_random_state = state;
+    }
+    report("scan");
+}
+
+enum { CAUSAL = 1, WINDOW = 2, ALPHA = 4, PADS = 8, ADDED = 16, DROPS = 32, MEMORY = 64 };
+
+static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int has)
+{
+    const size_t P = H*hd, M = has & MEMORY ? 9 : 0, S = M + T;
+    sru_attention p;
+    memset(&p, 0, sizeof p);
+    p.T = T, p.B = B, p.M = M, p.P = P, p.H = (int)H;
+    p.causal = has & CAUSAL ? 1 : 0;
+    p.window = has & WINDOW ? 5 : 0;
+    p.q = s.random(T*B*P, 2);
+    p.kv = s.random(S*B*2*P, 2);
+    p.alpha = has & ALPHA ? s.random(1) : NULL;
+    if (has & PADS) {
+        std::vector<uint8_t> pad(T*B), memory(M*B);
+        for (auto &one : pad) one = test_random() > 0.2;
+        for (auto &one : memory) one = test_random() > 0.2;
+        p.mask_pad = s.put(pad);
+        p.memory_mask_pad = s.put(memory);
+    }
+    if (has & ADDED) {
+        floats mask(T*S);
+        for (auto &one : mask) one = test_random() > 0.5 ? -INFINITY : (float)test_random();
+        p.attn_mask = s.put(mask);
+    }
+    p.dropout = has & DROPS ? 0.3f : 0;
+    p.id = 5;
+    p.o = s.blank(T*B*P);
+    p.a = s.blank(T*B*P);
+    p.lse = s.blank(B*H*T);
+    s.call([=](const sru_context *c) { return c->op->attention_forward(c, &p); });
+    sru_attention brief_one = p;                /* inference: neither a nor lse */
+    brief_one.a = brief_one.lse = NULL;
+    brief_one.o = s.blank(T*B*P);
+    s.call([=](const sru_context *c) { return c->op->attention_forward(c, &brief_one); });
+    p.dout = s.random(T*B*P);
+    p.dq = s.blank(T*B*P);
+    p.dkv = s.blank(S*B*2*P);
+    p.dalpha = s.random(1);
+    s.call([=](const sru_context *c) { return c->op->attention_backward(c, &p); });
+    /* together, for some of them are what is left of sums that nearly cancel */
+    floats gradients = s.get(p.dkv, S*B*2*P);
+    const floats dq = s.get(p.dq, T*B*P), dalpha = s.get(p.dalpha, p.alpha ? 1 : 0);
+    gradients.insert(gradients.end(), dq.begin(), dq.end());
+    gradients.insert(gradients.end(), dalpha.begin(), dalpha.end());
+    return results{ {"o", s.get(p.o, T*B*P)}, {"o, inference", s.get(brief_one.o, T*B*P)},
+                    {"a", s.get(p.a, T*B*P)}, {"gradients", gradients} };
+}
+
+/* Through rings, in calls of 1, 2, ... steps. */
+static results rings(side &s, size_t B, size_t H, size_t hd, size_t window)
+{
+    const size_t P = H*hd, floats_of = 2 + (window + 128)*(P + H*(hd + 16));
+    floats all;
+    float *ring = s.put(floats(B*floats_of)), *alpha = s.random(1);
+    for (size_t T = 1; T <= 12; T += T < 3 ? 1 : 9) {
+        sru_attention p;
+        memset(&p, 0, sizeof p);
+        p.T = T, p.B = B, p.P = P, p.H = (int)H;
+        p.causal = 1;
+        p.window = window;
+        p.ring = ring;
+        p.ld_ring = floats_of;
+        p.alpha = alpha;
+        p.q = s.random(T*B*P, 2);
+        p.kv = s.random(T*B*2*P, 2);
+        std::vector<uint8_t> pad(T*B);
+        for (auto &one : pad) one = test_random() > 0.7;
+        p.mask_pad = s.put(pad);
+        p.o = s.put(floats(T*B*P));
+        s.call([=](const sru_context *c) { return c->op->attention_forward(c, &p); });
+        const floats o = s.get(p.o, T*B*P);
+        for (size_t i = 0; i < o.size(); i++)
+            if (!pad[i/P]) all.push_back(o[i]);
+    }
+    return results{ {"o", all} };
+}
+
+static void test_attention(void)
+{
+    for (int i = 0; i < (brief > 1 ? 2 : brief ? 6 : 24); i++) {
+        const size_t T = 2 + (size_t)i*i%23, B = 1 + (size_t)i%3, H = 1 + (size_t)i%2;
+        const int has = i*37%128;
+        char what[100];
+        sprintf(what, "attention T %d B %d H %d options %d", (int)T, (int)B, (int)H, has);
+        compare(what, [=](side &s) { return attention(s, T, B, H, 7 + T%30, has); }, 1e-5);
+    }
+    report("attention");
+    for (size_t window = 3; window <= 140; window += brief ? 150 : 46)
+        compare("rings", [=](side &s) { return rings(s, 2, 2, 5, window); }, 2e-6);
+    report("attention through rings");
+}
+
+static void test_rows(void)
+{
+    static const size_t shapes[][2] = { {1,1}, {5,3}, {2,70}, {33,32}, {270,9}, {7,130} };
+    for (auto &shape : shapes) {
+        const size_t rows = shape[0], n = shape[1];
+        if (brief && rows > (brief > 1 ? 5 : 100)) continue;
+        for (int option = 0; option < 4; option += brief ? 3 : 1)
+            compare("layer norm", [=](side &s) {
+                float *x = s.random(rows*n), *gain = s.random(n), *bias = s.random(n);
+                float *stats = s.blank(2*rows), *dy = s.random(rows*n);
+                float *y = option & 1 ? s.put(s.get(x, rows*n)) : s.blank(rows*n);
+                float *dx = option & 2 ? dy : s.random(rows*n), *dgain = s.random(n);
+                float *dbias = s.random(n), beta = option == 1 ? 1.0f : 0.0f;
+                s.call([=](const sru_context *c) {
+                    return c->op->layernorm_forward(c, y, stats, option & 1 ? y : x, gain, bias,
+                                                    rows, n);
+                });
+                s.call([=](const sru_context *c) {
+                    return c->op->layernorm_backward(c, dx, dgain, dbias, dy, x, gain, stats, beta,
+                                                     rows, n);
+                });
+                return results{ {"y", s.get(y, rows*n)}, {"stats", s.get(stats, 2*rows)},
+                                {"dx", s.get(dx, rows*n)}, {"dgain", s.get(dgain, n)},
+                                {"dbias", s.get(dbias, n)} };
+            }, n > 1 ? 2e-6 : 1);               /* of one value, only the bits' repetition counts */
+    }
+    report("layer norm");
+
+    for (auto &shape : shapes) {
+        const size_t rows = shape[0], n = shape[1], size = 6;
+        if (brief && rows > (brief > 1 ? 5 : 100)) continue;
+        compare("embedding", [=](side &s) {
+            std::vector<int32_t> tokens(rows);
+            for (auto &token : tokens) token = (int32_t)(test_bits()%(size + 2)) - 1;
+            int32_t *t = s.put(tokens);
+            float *e = s.random(size*n), *y = s.blank(rows*n), *dy = s.random(rows*n);
+            float *de = s.random(size*n);
+            s.call([=](const sru_context *c) {
+                return c->op->embedding_forward(c, y, t, e, rows, n, size);
+            });
+            s.call([=](const sru_context *c) {
+                return c->op->embedding_backward(c, de, dy, t, rows, n, size);
+            });
+            return results{ {"y", s.get(y, rows*n)}, {"de", s.get(de, size*n)} };
+        }, 1e-6);
+
+        compare("loss", [=](side &s) {
+            std::vector<int32_t> targets(rows);
+            for (auto &target : targets) target = (int32_t)(test_bits()%(n + 1)) - 1;
+            int32_t *t = s.put(targets);
+            float *y = s.random(rows*n, 5), *dy = n%2 ? y : s.blank(rows*n);
+            double loss[2] = { NAN, NAN };
+            s.call([&, t, y](const sru_context *c) {
+                return c->op->softmax_loss(c, &loss[0], NULL, y, t, 0.5f, rows, n);
+            });
+            s.call([&, t, y, dy](const sru_context *c) {
+                return c->op->softmax_loss(c, &loss[1], dy, y, t, 0.5f, rows, n);
+            });
+            return results{ {"loss", {(float)loss[0], (float)loss[1]}},
+                            {"dy", s.get(dy, rows*n)} };
+        }, n > 1 ? 2e-6 : 1);
+    }
+    report("embedding, loss");
+}
+
+static void test_elements(void)
+{
+    static const size_t shapes[][2] = { {1,1}, {1,700}, {70,33}, {5,300} };
+    for (auto &shape : shapes) {
+        const size_t T = shape[0], n = shape[1];
+        if (brief > 1 && T > 1) continue;
+        for (int option = 0; option < 8; option += brief ? 3 : 1)
+            compare("dropout", [=](side &s) {
+                float *x = option & 1 ? s.random(T*n) : NULL, *y = s.random(T*n);
+                float *mask = option & 2 ? s.random(n) : NULL, beta = option & 4 ? 1.0f : 0.0f;
+                if (!x && beta != 0) beta = 0;
+                s.call([=](const sru_context *c) {
+                    return c->op->dropout(c, y, x, mask, 0.3f, 77, beta, T, n);
+                });
+                return results{ {"y", s.get(y, T*n)} };
+            }, 1e-7);
+        compare("dropout's bits", [=](side &s) {
+            float *y = s.blank(T*n);
+            s.call([=](const sru_context *c) {
+                return c->op->dropout(c, y, NULL, NULL, 0.3f, 0x80000000u, 0, T, n);
+            });
+            return results{ {"mask", s.get(y, T*n)} };
+        }, 0);
+        compare("norm, adamw", [=](side &s) {
+            float *p = s.random(T*n), *m = s.random(T*n), *v = s.put(floats(T*n, 0.3f));
+            float *g = s.random(T*n);
+            double norm = NAN;
+            s.call([&, g](const sru_context *c) { return c->op->norm(c, &norm, g, T*n); });
+            s.call([=](const sru_context *c) {
+                return c->op->adamw(c, p, m, v, g, 0.7f, 0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, 3, T*n);
+            });
+            return results{ {"norm", {(float)norm}}, {"p", s.get(p, T*n)}, {"m", s.get(m, T*n)},
+                            {"v", s.get(v, T*n)}, {"g", s.get(g, T*n)} };
+        }, 1e-6);
+    }
+    report("dropout, norm, adamw");
+}
+
+/* Products in fewer bits, against those of the CPU in float32: stated errors. */
+static void test_math(void)
+{
+    static const struct { sru_cuda_math math; const char *name; double values, gradients; } list[] =
+        { {SRU_CUDA_TF32, "TF32", 1e-3, 1e-3}, {SRU_CUDA_BF16, "bfloat16", 1e-2, 1e-2},
+          {SRU_CUDA_FP16, "float16", 1e-3, 1e-2} };
+    const sru_backend *float32 = gpu;
+    char error[SRU_ERROR_SIZE];
+    for (auto &one : list) {
+        gpu = sru_cuda_open(NULL, one.math, error);
+        if (!CHECK(gpu, "%s", error)) break;
+        for (int has = 0; has < 2*BOTH; has++)
+            compare(one.name, [=](side &s) {
+                results r = scan(s, 20, 3, 17, 24, has | PRODUCT | FOUR*has | GATES | SKIP | START,
+                                 SRU_PLAIN);
+                for (auto &x : r) x.name = one.name + (" " + x.name);
+                return r;
+            }, one.gradients);
+        report(one.name);
+        sru_cuda_close(gpu);
+    }
+    gpu = float32;
+    compare("packed bfloat16", [=](side &s) {
+        return scan(s, 20, 3, 17, 24, PRODUCT | GATES | SKIP, SRU_BF16);
+    }, 1e-2);
+    report("packed bfloat16");
+}
+
+/* ---- networks -------------------------------------------------------------------------------- */
+
+struct network {
+    sru_model m;
+    sru_io    io;
+    sru_sizes need;
+    size_t    T, B, N, n;
+    float    *weights, *grads;
+};
+
+static network make_network(side &s, const sru_config *config, size_t T, size_t B, int tape)
+{
+    network net;
+    char error[SRU_ERROR_SIZE];
+    sru_status status;
+    memset(&net, 0, sizeof net);
+    net.m.config = *config;
+    net.T = T;
+    net.B = B;
+    net.N = (size_t)config->hidden_size*(config->bidirectional ? 2 : 1);
+    s.ctx.error = error;
+    status = sru_size(&net.need, &s.ctx, &net.m, T, B);
+    CHECK(!status, "%s", error);
+    s.ctx.error = s.error;
+    net.n = net.need.weights/sizeof(float);
+    floats weights(net.n);
+    CHECK(!sru_init(weights.data(), config, 9), "sru_init() fails");
+    net.m.weights = net.weights = s.put(weights);
+    net.grads = s.put(floats(net.n));
+    net.io.T = T;
+    net.io.B = B;
+    net.io.x = s.random(T*B*(size_t)config->input_size);
+    net.io.h = s.blank(T*B*net.N);
+    net.io.state = s.put(floats(B*net.need.state));     /* rings must start as zeros */
+    if (!config->window) net.io.state = s.random(B*net.need.state, 0.5);
+    if (!tape) return net;
+    net.io.tape = s.put(std::vector<char>(net.need.tape, (char)0xff));
+    net.io.dh = s.random(T*B*net.N);
+    net.io.dx = s.blank(T*B*(size_t)config->input_size);
+    net.io.dstate = s.random(B*net.need.state);
+    net.io.grads = net.grads;
+    return net;
+}
+
+static sru_config config_of(int kind)
+{
+    sru_config f;
+    memset(&f, 0, sizeof f);
+    f.input_size = kind & 1 ? 9 : 12;
+    f.hidden_size = 12;
+    f.num_layers = 3;
+    f.bidirectional = kind & 2 ? 1 : 0;
+    f.layer_norm = kind & 4 ? 1 : 0;
+    f.normalize_after = kind & 8 ? 1 : 0;
+    f.projection_size = kind & 16 ? 7 : 0;
+    f.proj_input_to_hidden_first = kind & 32 ? 1 : 0;
+    f.use_tanh = kind & 1 ? 1 : 0;
+    f.dropout = kind & 4 ? 0.3f : 0;
+    f.rnn_dropout = kind & 2 ? 0.2f : 0;
+    f.layer_dropout = kind & 8 ? 0.1f : 0;
+    if (kind & 64) {
+        f.arch = SRU_ARCH_SRUPP;
+        f.projection_size = 8;
+        f.num_heads = 2;
+        f.attn_dropout = 0.2f;
+        f.window = kind & 2 ? 0 : 6;
+    }
+    return f;
+}
+
+static void test_networks(void)
+{
+    for (int kind = 0; kind < 128; kind += brief ? 42 : 9) {
+        const sru_config f = config_of(kind);
+        char what[40];
+        sprintf(what, "network %d", kind);
+        compare(what, [=](side &s) {
+            network net = make_network(s, &f, 11, 2, 1);
+            const size_t S = net.B*net.need.state;
+            s.call([&](const sru_context *c) { return sru_forward(c, &net.m, &net.io); });
+            s.call([&](const sru_context *c) { return sru_backward(c, &net.m, &net.io); });
+            return results{ {"h", s.get(net.io.h, net.T*net.B*net.N)},
+                            {"state", s.get(net.io.state, f.window ? 0 : S)},
+                            {"dx", s.get(net.io.dx, net.T*net.B*(size_t)f.input_size)},
+                            {"dstate", s.get(net.io.dstate, f.window ? 0 : S)},
+                            {"grads", s.get(net.grads, net.n)} };
+        }, 1e-5);
+        compare(what, [=](side &s) {
+            network net = make_network(s, &f, 11, 2, 0);
+            sru_model packed = net.m;
+            sru_sizes need;
+            packed.type = SRU_F32;
+            CHECK(!sru_size(&need, &s.ctx, &packed, 1, 1), "%s", s.error);
+            char *weights = s.put(std::vector<char>(need.weights));
+            floats h;
+            for (int form = 0; form < 2; form++) {
+                if (form) CHECK(!sru_pack(&s.ctx, &packed, weights, &net.m), "%s", s.error);
+                net.io.state = NULL;
+                s.call([&](const sru_context *c) {
+                    return sru_forward(c, form ? &packed : &net.m, &net.io);
+                });
+                const floats more = s.get(net.io.h, net.T*net.B*net.N);
+                h.insert(h.end(), more.begin(), more.end());
+            }
+            return results{ {"h, inference", h} };
+        }, 2e-6);
+    }
+    report("networks");
+}
+
+/* The gradients of the GPU along a direction, against differences of its losses. */
+static void test_differences(void)
+{
+    const sru_config f = config_of(1 + 4 + 16);
+    const double step = 1e-3;
+    double sum = 0, loss[2] = { 0, 0 };
+    side s(gpu);
+    test_random_state = 21;
+    network net = make_network(s, &f, 6, 2, 1);
+    const floats weights = s.get(net.weights, net.n), dh = s.get(net.io.dh, net.T*net.B*net.N);
+    const floats state = s.get(net.io.state, net.B*net.need.state);
+    floats direction(net.n), moved(net.n);
+    test_fill(direction.data(), net.n, 1);
+    net.io.dstate = NULL;
+    s.call([&](const sru_context *c) { return sru_forward(c, &net.m, &net.io); });
+    s.call([&](const sru_context *c) { return sru_backward(c, &net.m, &net.io); });
+    const floats grads = s.get(net.grads, net.n);
+    for (size_t i = 0; i < net.n; i++) sum += (double)grads[i]*(double)direction[i];
+    for (int side_of = 0; side_of < 2; side_of++) {
+        for (size_t i = 0; i < net.n; i++)
+            moved[i] = weights[i] + (float)(side_of ? step : -step)*direction[i];
+        s.ctx.op->copy(&s.ctx, net.weights, moved.data(), net.need.weights);
+        s.ctx.op->copy(&s.ctx, net.io.state, state.data(), state.size()*sizeof(float));
+        s.call([&](const sru_context *c) { return sru_forward(c, &net.m, &net.io); });
+        const floats h = s.get(net.io.h, net.T*net.B*net.N);
+        for (size_t i = 0; i < h.size(); i++) loss[side_of] += (double)h[i]*(double)dh[i];
+    }
+    const double difference = (loss[1] - loss[0])/(2*step);
+    CHECK(fabs(difference - sum) <= 2e-3*fabs(sum), "along a direction the loss changes by %g, and "
+          "its gradient says %g", difference, sum);
+    printf("%-24s %g, the gradient says %g\n", "differences of losses", difference, sum);
+}
+
+/* A call is captured in a graph, which then does the same with new data. */
+static void test_capture(void)
+{
+    const sru_config f = config_of(4 + 8);
+    char error[SRU_ERROR_SIZE];
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamCreate(&stream) == cudaSuccess, "no stream");
+    const sru_backend *op = sru_cuda_open((void *)stream, SRU_CUDA_FLOAT32, error);
+    if (!CHECK(op, "%s", error)) return;
+    {
+        side s(op);
+        network net = make_network(s, &f, 20, 2, 1);
+        const size_t S = net.B*net.need.state, H = net.T*net.B*net.N;
+        const floats state = s.get(net.io.state, S), dh = s.get(net.io.dh, H);
+        const floats dstate = s.get(net.io.dstate, S);
+        floats m(net.n), v(net.n);
+        double *norm = s.put(std::vector<double>(1));
+        std::vector<char> work(net.need.train_work + 100000);
+        floats direct[2], replayed[2];
+        s.ctx.work = s.put(work);
+        s.ctx.work_size = work.size();
+        float *moments[2] = { s.put(m), s.put(v) };
+        const floats weights = s.get(net.weights, net.n);
+        auto calls = [&]() -> sru_status {
+            sru_status status = sru_forward(&s.ctx, &net.m, &net.io);
+            if (!status) status = sru_backward(&s.ctx, &net.m, &net.io);
+            if (!status) status = op->norm(&s.ctx, norm, net.grads, net.n);
+            if (status) return status;
+            return op->adamw(&s.ctx, net.weights, moments[0], moments[1], net.grads, 1, 0.01f, 0.9f,
+                             0.99f, 1e-8f, 0, 1, net.n);
+        };
+        auto restore = [&] {
+            op->copy(&s.ctx, net.weights, weights.data(), net.need.weights);
+            op->copy(&s.ctx, net.io.state, state.data(), S*sizeof(float));
+            op->copy(&s.ctx, net.io.dstate, dstate.data(), S*sizeof(float));
+            for (float *moment : moments) op->copy(&s.ctx, moment, NULL, net.need.weights);
+        };
+        CHECK(!calls(), "%s", s.error);
+        direct[0] = s.get(net.io.h, H);
+        direct[1] = s.get(net.weights, net.n);
+        restore();
+        CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess, "begin");
+        CHECK(!calls(), "while capturing: %s", s.error);
+        CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess, "the capture failed");
+        CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "no graph");
+        for (int turn = 0; turn < 2; turn++) {
+            restore();
+            CHECK(cudaGraphLaunch(exec, stream) == cudaSuccess, "the graph does not run");
+            replayed[0] = s.get(net.io.h, H);
+            replayed[1] = s.get(net.weights, net.n);
+            for (int i = 0; i < 2; i++)
+                CHECK(replayed[i] == direct[i], "a graph gives other results than calls");
+        }
+        cudaGraphExecDestroy(exec);
+        cudaGraphDestroy(graph);
+    }
+    sru_cuda_close(op);
+    cudaStreamDestroy(stream);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static void expect(sru_status is, sru_status should, const char *error, const char *sentence)
+{
+    CHECK(is == should && strstr(error, sentence), "the status is %d, not %d; the sentence '%s' "
+          "does not hold '%s'", (int)is, (int)should, error, sentence);
+}
+
+static void test_errors(void)
+{
+    side s(gpu);
+    const sru_backend *op = gpu;
+    float here[4] = { 1, 2, 3, 4 }, *there = s.put(floats(4)), *far;
+    sru_scan p;
+    s.error[0] = 0;
+    int reads = 0, number = 0;
+    cudaGetDevice(&number);
+    cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, number);
+    if (!reads) {
+        expect(op->linear_forward(&s.ctx, there, here, there, SRU_PLAIN, NULL, 2, 2, 2), SRU_EINVAL,
+               s.error, "linear_forward: x is in host memory");
+        memset(&p, 0, sizeof p);
+        p.T = p.B = p.N = 1, p.K = 3, p.u = there, p.h = there, p.v = here;
+        expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "s->v is in host memory");
+    }
+    expect(op->linear_forward(&s.ctx, there, there, there, SRU_Q8, NULL, 2, 2, 2), SRU_EINVAL,
+           s.error, "on the GPU there are");
+    expect(op->adamw(&s.ctx, there, there, there, there, 1, 1, 1, 1, 1, 1, 0, 4), SRU_EINVAL,
+           s.error, "t must be at least 1");
+    memset(&p, 0, sizeof p);
+    p.T = p.B = 1, p.N = 4, p.K = 5;
+    expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "K must be 3 or 4");
+    s.ctx.work = there;
+    s.ctx.work_size = 4;
+    double norm;
+    expect(op->norm(&s.ctx, &norm, there, 4), SRU_ENOMEM, s.error, "scratch memory are too few");
+    s.ctx.work = NULL;
+
+    sru_model m;
+    memset(&m, 0, sizeof m);
+    m.config = config_of(0);
+    m.weights = s.put(floats(10000));
+    sru_model packed = m;
+    packed.type = SRU_Q8;
+    expect(sru_pack(&s.ctx, &packed, s.put(floats(10000)), &m), SRU_EINVAL, s.error, "SRU_F32");
+
+    far = (float *)op->alloc(&s.ctx, (size_t)1 << 50);
+    expect(far ? SRU_OK : SRU_ENOMEM, SRU_ENOMEM, s.error, "out of memory");
+    CHECK(!op->copy(&s.ctx, here, there, sizeof here) && here[3] == 0, "a failure is told twice");
+    op->release(&s.ctx, NULL);
+}
+
+#ifdef SRU_STANDIN
+static void test_machines(void)
+{
+    static const struct { const char *name, *value, *sentence; } machines[] = {
+        { "STANDIN_DEVICES", "0", "no CUDA-capable device is detected" },
+        { "STANDIN_CAPABILITY", "70", "compute capability is 7.0, and 7.5 is needed" },
+        { "STANDIN_MEMORY", "1000", "out of memory" }
+    };
+    for (auto &machine : machines) {
+        char error[SRU_ERROR_SIZE] = "";
+        setenv(machine.name, machine.value, 1);
+        const sru_backend *op = sru_cuda_open(NULL, SRU_CUDA_FLOAT32, error);
+        unsetenv(machine.name);
+        CHECK(!op && strstr(error, machine.sentence), "%s=%s: '%s'", machine.name, machine.value,
+              error);
+    }
+    CHECK(standin::allocated == 0, "%zu bytes of device memory leak", standin::allocated);
+}
+#endif
+
+int main(int argc, char **argv)
+{
+    char error[SRU_ERROR_SIZE];
+    test_begin(argc, argv, "test_cuda [--brief | --few]: tests sru_cuda.cu, or fewer cases of it.");
+    if (argc > 1) brief = !strcmp(argv[1], "--brief") ? 1 : !strcmp(argv[1], "--few") ? 2 : 0;
+    gpu = sru_cuda_open(NULL, SRU_CUDA_FLOAT32, error);
+    if (!gpu) {
+        fprintf(stderr, "test_cuda: %s\n", error);
+        return 2;
+    }
+    test_linear();
+    test_rows();
+    test_elements();
+    test_scan();
+    test_attention();
+    if (brief < 2) {
+        test_math();
+        test_networks();
+        test_differences();
+        test_capture();
+    }
+    test_errors();
+    sru_cuda_close(gpu);
+#ifdef SRU_STANDIN
+    test_machines();
+#endif
+    return test_end();
+}

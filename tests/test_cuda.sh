@@ -1,0 +1,157 @@
+#!/bin/sh
+# Tests sru_cuda.cu without a GPU: compiled as C++, it runs on the stand-in of tests/cuda, with
+# several schedules, with sanitizers, and with planted faults that the tests must find. The last
+# line is `N passed, N failed`.
+
+case $1 in -h|--help) sed -n '2,4s/^# //p' "$0"; exit ;; esac
+cd "$(dirname "$0")/.." || exit 2
+export LC_ALL=C
+CC=${CC:-cc}
+CXX=${CXX:-c++}
+dir=build/tests/cuda/work
+rm -rf $dir
+mkdir -p $dir
+strict='-Wall -Wextra -Wpedantic -Werror -Wno-unknown-pragmas -Wno-clobbered'
+# with so little scratch memory at a time, scans and attention go in many parts
+gpu='-std=c++17 -I. -Itests/cuda -DSRU_STANDIN -DSRU_CUDA_BYTES=20000'
+passed=0 failed=0
+
+# count STATUS WHAT
+count()
+{
+    if [ $1 = 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "tests/test_cuda.sh: failed: $2"
+        grep -E 'failed|error|warning|stand-in|ERROR' $dir/log.txt | head -n 8
+    fi
+}
+
+# compile SOURCE OBJECT FLAGS...
+compile()
+{
+    source=$1 object=$2; shift 2
+    case $source in
+    *.c) $CC -std=c99 -DSRU_CUDA "$@" -c $source -o $dir/$object ;;
+    *)   $CXX $gpu $strict "$@" -x c++ -c $source -o $dir/$object ;;
+    esac > $dir/log.txt 2>&1 || { count 1 "$source does not compile: $*"; return 1; }
+}
+
+# run WHAT PROGRAM ARGUMENTS...: it passes, and its checks are added up
+run()
+{
+    what=$1; shift
+    timeout 120 "$@" > $dir/log.txt 2>&1
+    status=$?
+    last=$(tail -n 1 $dir/log.txt | grep -E '^[0-9]+ passed, 0 failed$') || status=1
+    count $status "$what"
+    echo "$what: $(tail -n 1 $dir/log.txt)"
+}
+
+link() { name=$1; shift; $CXX "$@" -o $dir/$name > $dir/log.txt 2>&1 || count 1 "$name: linking"; }
+
+# ---- as it is, with several schedules ------------------------------------------------------------
+
+compile tests/sru.c sru.o -O2
+compile sru_cuda.cu sru_cuda.o -O1
+compile tests/test_cuda.cpp test_cuda.o
+compile tests/test_golden.c test_golden.o -O1
+link test_cuda $dir/test_cuda.o $dir/sru_cuda.o $dir/sru.o
+link test_golden $dir/test_golden.o $dir/sru_cuda.o $dir/sru.o
+run 'operators and networks' $dir/test_cuda
+for seed in 2 3; do
+    export STANDIN_SEED=$seed
+    run "schedule $seed" $dir/test_cuda --brief
+done
+unset STANDIN_SEED
+run 'golden cases' $dir/test_golden --cuda
+grep -i skipped $dir/log.txt | head -n 1
+
+# ---- a language model: trained on either side, it comes out the same -----------------------------
+
+compile examples/charlm.c charlm.o -O2
+link charlm $dir/charlm.o $dir/sru_cuda.o -lm
+head -c 20000 sru.h > $dir/text.txt
+tiny='--steps 5 --hidden 12 --layers 2 --batch 3 --length 9 --dropout 0.2'
+for arch in sru 'srupp --projection 6 --window 7'; do
+    for side in '' --cuda; do
+        timeout 100 $dir/charlm train $dir/text.txt --arch $arch $tiny $side \
+            --model $dir/model$side.safetensors > $dir/log.txt 2>&1
+        count $? "charlm train --arch $arch $side"
+        tail -n 1 $dir/log.txt > $dir/trained$side.txt
+    done
+    for side in '' --cuda; do
+        $dir/charlm sample $dir/model--cuda.safetensors --length 9 $side > $dir/sample$side.txt 2>&1
+        count $? "charlm sample --arch $arch $side"
+    done
+    cmp $dir/trained.txt $dir/trained--cuda.txt > $dir/log.txt 2>&1
+    count $? "charlm --arch $arch: $(cat $dir/trained.txt) on the CPU, on the GPU $(tail -n 1 \
+                                    $dir/trained--cuda.txt)"
+    cmp $dir/sample.txt $dir/sample--cuda.txt > $dir/log.txt 2>&1
+    count $? "charlm --arch $arch: it writes something else on the GPU"
+done
+
+# ---- with sanitizers -----------------------------------------------------------------------------
+
+# sanitize NAME HOW: the stand-in's own code comes from the first object, and should be fast
+sanitize()
+{
+    flags="-fsanitize=$1 -fno-sanitize-recover=all"
+    compile sru_cuda.cu san.o $flags -O1 || return
+    compile tests/test_cuda.cpp san_test.o $flags
+    link sanitized $flags $dir/san.o $dir/san_test.o $dir/sru.o
+    run "-fsanitize=$1" $dir/sanitized $2
+}
+sanitize address,undefined --brief
+sanitize thread --few
+
+# ---- with planted faults -------------------------------------------------------------------------
+
+# plant N EXPRESSION: edits a copy of sru_cuda.cu, which has the fault N where FAULT=N
+plant()
+{
+    sed "$2" $dir/faults.cu > $dir/more.cu
+    cmp -s $dir/faults.cu $dir/more.cu && count 1 "fault $1 changes nothing: sru_cuda.cu was edited"
+    mv $dir/more.cu $dir/faults.cu
+}
+
+# find N WHAT: the tests fail, or the stand-in ends them
+find()
+{
+    FAULT=$1 timeout 60 $dir/faults --brief > $dir/log.txt 2>&1 &&
+        { count 1 "the tests do not find the fault: $2"; return; }
+    count 0
+    why=$(grep -E 'failed: |stand-in: ' $dir/log.txt | head -n 1 | cut -c 1-90)
+    echo "found: $2: ${why:-the program was ended by a signal}"
+}
+
+{ echo '#include <stdlib.h>'; echo 'static const int FAULT = atoi(getenv("FAULT"));'
+  cat sru_cuda.cu; } > $dir/faults.cu
+barrier() { plant $1 "/$2/,/^}/s/__syncthreads();/if (FAULT != $1) &/"; }
+barrier 1 'void sum_rows_kernel'
+barrier 2 'void squares_kernel'
+barrier 3 'float block_sum'
+plant 4 '/layernorm_forward_kernel(float/,/^}/s/row >= rows/& || (FAULT == 4 \&\& lane >= n)/'
+plant 5 's/if (t < (int)rest) step/if (t + (FAULT == 5) < (int)rest) step/'
+plant 6 's/if (i >= s.B\*N) return;/if (i >= s.B*N + (FAULT == 6)) return;/'
+plant 7 '/^sru_status softmax_loss/,/^}/s/TRY(check_/if (FAULT == 7 \&\& *targets < -9) abort(); &/'
+plant 8 '/^sru_status deliver/,/^}/s/return check(c, name, cuda/if (FAULT == 8) return SRU_OK; &/'
+plant 9 '/^sru_status norm/,/^}/s/if (on_device/if (FAULT == 9) TRY(copy(c, \&sum, g, 8)); &/'
+if compile $dir/faults.cu faults.o -w; then
+    link faults $dir/test_cuda.o $dir/faults.o $dir/sru.o
+    export FAULT=0
+    run 'no fault' $dir/faults --brief
+    find 1 'a barrier is missing in a sum over rows'
+    find 2 'a barrier is missing in a sum of squares'
+    find 3 'a barrier is missing in attention'
+    find 4 'lanes leave before a shuffle'
+    find 5 'the last step of a tile is left out'
+    find 6 'a thread has a column too many'
+    find 7 'the host reads device memory'
+    find 8 'a result is not waited for'
+    find 9 'an operator waits for the GPU'
+fi
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
