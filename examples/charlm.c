@@ -37,6 +37,7 @@ typedef struct options {
     const char *model, *arch, *prime;
     double      seconds, steps, hidden, layers, projection, attention, window, dropout, batch,
                 length, lr, seed, threads, temperature;
+    int         cuda;
 } options;
 
 static char error[SRU_ERROR_SIZE];
@@ -114,7 +115,7 @@ typedef struct parameters {
 typedef struct network {
     sru_model   rnn;        /* its weights are p.stack */
     size_t      E, D, n;
-    parameters  p;
+    parameters  p, here;    /* here: in this machine's memory, where p is not on the CPU */
     const void *output;     /* p.output in the form rnn.type */
 } network;
 
@@ -137,7 +138,12 @@ static network new_network(const sru_context *ctx, const sru_config *config)
     net.E = (size_t)config->input_size;
     net.D = (size_t)config->hidden_size;
     net.n = V*net.E + size.weights/sizeof(float) + V*net.D + V;
-    net.p = new_parameters(ctx, &net);
+    net.p = net.here = new_parameters(ctx, &net);
+    if (ctx->op != sru_cpu()) {
+        sru_context host = {0};
+        host.op = sru_cpu();
+        net.here = new_parameters(&host, &net);
+    }
     net.rnn.weights = net.p.stack;
     net.output = net.p.output;
     return net;
@@ -147,18 +153,27 @@ static network new_network(const sru_context *ctx, const sru_config *config)
 static void own_tensors(const network *net, sru_tensor own[3])
 {
     const sru_tensor list[3] = {
-        { "embedding.weight", { V, net->E }, net->p.embedding, 0, 0 },
-        { "output.weight",    { V, net->D }, net->p.output,    0, 0 },
-        { "output.bias",      { V },         net->p.bias,      0, 0 }
+        { "embedding.weight", { V, net->E }, net->here.embedding, 0, 0 },
+        { "output.weight",    { V, net->D }, net->here.output,    0, 0 },
+        { "output.bias",      { V },         net->here.bias,      0, 0 }
     };
     memcpy(own, list, sizeof list);
 }
 
-static void save(const network *net, const char *path)
+static void save(const sru_context *ctx, const network *net, const char *path)
 {
+    sru_model here = net->rnn;
     sru_tensor own[3];
     own_tensors(net, own);
-    check(sru_save(path, &net->rnn, "rnn.", own, 3, error));
+    here.weights = net->here.stack;
+    check(ctx->op->copy(ctx, net->here.all, net->p.all, net->n*sizeof(float)));
+    check(sru_save(path, &here, "rnn.", own, 3, error));
+}
+
+/* What was read or initialised here goes to where it is computed with. */
+static void send(const sru_context *ctx, const network *net)
+{
+    check(ctx->op->copy(ctx, net->p.all, net->here.all, net->n*sizeof(float)));
 }
 
 /* The window is the file's unless another one is given. */
@@ -180,10 +195,12 @@ static network load(const sru_context *ctx, const char *path, int window)
     }
     net = new_network(ctx, &rnn.config);
     own_tensors(&net, own);
-    if (sru_load_bytes(&net.rnn, net.p.stack, file, size, "rnn.", error))
+    if (sru_load_bytes(&net.rnn, net.here.stack, file, size, "rnn.", error))
         fail("%s: %s", path, error);
     for (i = 0; i < 3; i++)
         if (sru_read_tensor(&own[i], file, size, error)) fail("%s: %s", path, error);
+    net.rnn.weights = net.p.stack;
+    send(ctx, &net);
     free(file);
     return net;
 }
@@ -196,6 +213,7 @@ typedef struct batch {
     size_t   rows;              /* T*B */
     size_t   state;             /* floats of io.state */
     int32_t *token, *target;    /* (T,B)   the byte at a place, and the one after it */
+    int32_t *tokens, *targets;  /* the same where it is computed with */
     float   *x, *logits;        /* (T,B,E) (T,B,V) */
     float   *dx, *dh;           /* (T,B,E) (T,B,D) in training */
     float  **before, **now;     /* L of (T,B,E or D), or NULL: see remember() */
@@ -208,8 +226,11 @@ static batch new_batch(const sru_context *ctx, const network *net, size_t T, siz
     check(sru_size(&size, ctx, &net->rnn, T, B));
     b.rows = T*B;
     b.state = B*size.state;
-    b.token = (int32_t *)allocate(ctx, b.rows*sizeof(int32_t));
-    b.target = (int32_t *)allocate(ctx, b.rows*sizeof(int32_t));
+    b.token = (int32_t *)calloc(2*b.rows, sizeof(int32_t));
+    if (!b.token) fail("there is no memory");
+    b.target = b.token + b.rows;
+    b.tokens = (int32_t *)allocate(ctx, b.rows*sizeof(int32_t));
+    b.targets = (int32_t *)allocate(ctx, b.rows*sizeof(int32_t));
     b.x = floats(ctx, b.rows*net->E);
     b.logits = floats(ctx, b.rows*V);
     b.io.T = T;
@@ -225,7 +246,8 @@ static void new_memory(const sru_context *ctx, const network *net, batch *b)
 {
     const int L = net->rnn.config.num_layers;
     int l;
-    b->before = (float **)allocate(ctx, 2*(size_t)L*sizeof(float *));
+    b->before = (float **)calloc(2*(size_t)L, sizeof(float *));
+    if (!b->before) fail("there is no memory");
     b->now = b->before + L;
     for (l = 0; l < 2*L; l++) b->before[l] = floats(ctx, b->rows*(l%L ? net->D : net->E));
     b->io.saved = b->now;
@@ -245,19 +267,30 @@ static void remember(batch *b)
 /* From tokens to logits. The next call starts from the state that this one ends in. */
 static void predict(const sru_context *ctx, const network *net, batch *b)
 {
-    check(ctx->op->embedding_forward(ctx, b->x, b->token, net->p.embedding, b->rows, net->E, V));
+    check(ctx->op->copy(ctx, b->tokens, b->token, b->rows*sizeof(int32_t)));
+    check(ctx->op->embedding_forward(ctx, b->x, b->tokens, net->p.embedding, b->rows, net->E, V));
     check(sru_forward(ctx, &net->rnn, &b->io));
     check(ctx->op->linear_forward(ctx, b->logits, b->io.h, net->output, net->rnn.type,
                                   net->p.bias, b->rows, V, net->D));
+}
+
+/* -log2 of the probabilities of what came, summed up; and in training the gradients of logits. */
+static double compare(const sru_context *ctx, const batch *b, float *dlogits)
+{
+    double loss = 0;
+    check(ctx->op->copy(ctx, b->targets, b->target, b->rows*sizeof(int32_t)));
+    check(ctx->op->softmax_loss(ctx, &loss, dlogits, b->logits, b->targets, 1/(float)b->rows,
+                                b->rows, V));
+    return loss/log(2);
 }
 
 /* Bits per character of a text, read as one sequence in parts of the batch's length. */
 static double evaluate(const sru_context *ctx, const network *net, batch *b, const uint8_t *text,
                        size_t n)
 {
-    double sum = 0, loss;
+    double sum = 0;
     size_t at, t;
-    memset(b->io.state, 0, b->state*sizeof(float));
+    check(ctx->op->copy(ctx, b->io.state, NULL, b->state*sizeof(float)));
     for (at = 0; at + 1 < n; at += CHUNK) {
         b->rows = b->io.T = n - 1 - at < CHUNK ? n - 1 - at : CHUNK;
         for (t = 0; t < b->rows; t++) {
@@ -265,10 +298,9 @@ static double evaluate(const sru_context *ctx, const network *net, batch *b, con
             b->target[t] = text[at + t + 1];
         }
         predict(ctx, net, b);
-        check(ctx->op->softmax_loss(ctx, &loss, NULL, b->logits, b->target, 1, b->rows, V));
-        sum += loss;
+        sum += compare(ctx, b, NULL);
     }
-    return sum/(double)(n - 1)/log(2);
+    return sum/(double)(n - 1);
 }
 
 /* ---- Text ----------------------------------------------------------------------------------- */
@@ -327,7 +359,7 @@ typedef struct trainer {
     FILE       *curve;
 } trainer;
 
-static trainer new_trainer(const sru_context *cpu, const options *o)
+static trainer new_trainer(const sru_context *ctx, const options *o)
 {
     trainer t = {0};
     sru_config config = {0};
@@ -347,26 +379,27 @@ static trainer new_trainer(const sru_context *cpu, const options *o)
         config.causal = 1;
         config.window = (int)o->window;
     }
-    t.ctx = *cpu;
+    t.ctx = *ctx;
     t.ctx.seed = random;
-    t.net = t.far = new_network(cpu, &config);
+    t.net = t.far = new_network(ctx, &config);
     t.far.rnn.config.window *= FARTHER;
-    t.g = new_parameters(cpu, &t.net);
-    t.m = floats(cpu, t.net.n);
-    t.v = floats(cpu, t.net.n);
-    check(sru_init(t.net.p.stack, &config, random));
-    for (i = 0; i < V*t.net.E; i++) t.net.p.embedding[i] = (float)(2*uniform(&random) - 1);
+    t.g = new_parameters(ctx, &t.net);
+    t.m = floats(ctx, t.net.n);
+    t.v = floats(ctx, t.net.n);
+    check(sru_init(t.net.here.stack, &config, random));
+    for (i = 0; i < V*t.net.E; i++) t.net.here.embedding[i] = (float)(2*uniform(&random) - 1);
     for (i = 0; i < V*t.net.D; i++)
-        t.net.p.output[i] = (float)((2*uniform(&random) - 1)/sqrt((double)t.net.D));
+        t.net.here.output[i] = (float)((2*uniform(&random) - 1)/sqrt((double)t.net.D));
+    send(ctx, &t.net);
 
-    t.validation = new_batch(cpu, &t.far, CHUNK, 1);
-    t.b = new_batch(cpu, &t.net, (size_t)o->length, (size_t)o->batch);
-    if (config.arch == SRU_ARCH_SRUPP) new_memory(cpu, &t.net, &t.b);
-    check(sru_size(&size, cpu, &t.net.rnn, t.b.io.T + (t.b.now ? t.b.io.T : 0), t.b.io.B));
-    t.b.io.tape = allocate(cpu, size.tape);
+    t.validation = new_batch(ctx, &t.far, CHUNK, 1);
+    t.b = new_batch(ctx, &t.net, (size_t)o->length, (size_t)o->batch);
+    if (config.arch == SRU_ARCH_SRUPP) new_memory(ctx, &t.net, &t.b);
+    check(sru_size(&size, ctx, &t.net.rnn, t.b.io.T + (t.b.now ? t.b.io.T : 0), t.b.io.B));
+    t.b.io.tape = allocate(ctx, size.tape);
     t.b.io.grads = t.g.stack;
-    t.b.io.dx = t.b.dx = floats(cpu, t.b.rows*t.net.E);
-    t.b.io.dh = t.b.dh = floats(cpu, t.b.rows*t.net.D);
+    t.b.io.dx = t.b.dx = floats(ctx, t.b.rows*t.net.E);
+    t.b.io.dh = t.b.dh = floats(ctx, t.b.rows*t.net.D);
     t.bits = t.best = 8;            /* of who knows nothing: log2(V) */
     return t;
 }
@@ -378,21 +411,37 @@ static double update(trainer *t, double rate)
     const sru_backend *op = ctx->op;
     const network *net = &t->net;
     batch *b = &t->b;
-    double loss, norm;
+    double bits, norm = 0;
 
     predict(ctx, net, b);
-    check(op->softmax_loss(ctx, &loss, b->logits, b->logits, b->target, 1/(float)b->rows,
-                           b->rows, V));
+    bits = compare(ctx, b, b->logits);
     check(op->linear_backward(ctx, b->dh, t->g.output, t->g.bias, b->logits, b->io.h,
                               net->p.output, 0, b->rows, V, net->D));
     check(sru_backward(ctx, &net->rnn, &b->io));
-    check(op->embedding_backward(ctx, t->g.embedding, b->dx, b->token, b->rows, net->E, V));
+    check(op->embedding_backward(ctx, t->g.embedding, b->dx, b->tokens, b->rows, net->E, V));
 
     check(op->norm(ctx, &norm, t->g.all, net->n));
     check(op->adamw(ctx, net->p.all, t->m, t->v, t->g.all, norm > CLIP ? CLIP/(float)norm : 1,
                     (float)rate, BETA1, BETA2, EPSILON, DECAY, ++t->ctx.step, net->n));
     if (b->now) remember(b);
-    return loss/(double)b->rows/log(2);
+    return bits/(double)b->rows;
+}
+
+/* Scratch memory for updates, the second of which has memory, and for validations. */
+static void new_work(trainer *t)
+{
+    size_t need = 0;
+    int i;
+    t->ctx.measure = &need;
+    for (i = 0; i < 2; i++) update(t, 0);
+    predict(&t->ctx, &t->far, &t->validation);
+    compare(&t->ctx, &t->validation, NULL);
+    t->ctx.measure = NULL;
+    t->ctx.step = 0;
+    t->b.io.memory = NULL;
+    t->b.io.memory_length = 0;
+    t->ctx.work = allocate(&t->ctx, need);
+    t->ctx.work_size = need;
 }
 
 /* Up to 1 in the warm-up, then along a cosine down to 0. */
@@ -419,7 +468,7 @@ static void validate(trainer *t, const corpus *text, const char *model)
     t->bits = evaluate(&t->ctx, &t->far, &t->validation, text->validation, n);
     if (t->bits < t->best) {
         t->best = t->bits;
-        save(&t->far, model);
+        save(&t->ctx, &t->far, model);
     }
     fprintf(t->curve, "%.2f,%.0f,%.4f,%.4f\n", now() - t->start,
             (double)t->ctx.step*(double)t->b.rows, t->sum/t->n, t->bits);
@@ -466,13 +515,13 @@ static void draw(const char *csv, const char *picture)
     else printf("loss curve: %s (install gnuplot to have it drawn)\n", csv);
 }
 
-static void print_test(const sru_context *cpu, const network *net, const corpus *text)
+static void print_test(const sru_context *ctx, const network *net, const corpus *text)
 {
-    batch b = new_batch(cpu, net, CHUNK, 1);
-    printf("test %.4f bits per character\n", evaluate(cpu, net, &b, text->test, text->tests));
+    batch b = new_batch(ctx, net, CHUNK, 1);
+    printf("test %.4f bits per character\n", evaluate(ctx, net, &b, text->test, text->tests));
 }
 
-static void train(const sru_context *cpu, const options *o)
+static void train(const sru_context *ctx, const options *o)
 {
     const char *csv = join(o->model, ".csv"), *picture = join(o->model, ".svg");
     corpus text = read_corpus(o->file);
@@ -481,23 +530,24 @@ static void train(const sru_context *cpu, const options *o)
     if (text.trains/(size_t)o->batch <= (size_t)o->length)
         fail("%s is too short: %zu bytes to train on are not %g parts longer than %g", o->file,
              text.trains, o->batch, o->length);
-    t = new_trainer(cpu, o);
-    save(&t.far, o->model);         /* if that is not possible, better to know it now */
+    t = new_trainer(ctx, o);
+    new_work(&t);
+    save(ctx, &t.far, o->model);         /* if that is not possible, better to know it now */
     t.curve = fopen(csv, "w");
     if (!t.curve) fail("%s cannot be written", csv);
     fputs("seconds,characters,training,validation\n", t.curve);
 
-    printf("%zu parameters, %zu characters, %s\n", t.net.n, text.trains, cpu->op->name);
+    printf("%zu parameters, %zu characters, %s\n", t.net.n, text.trains, ctx->op->name);
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     run(&t, &text, o);
     fclose(t.curve);
     draw(csv, picture);
 
-    best = load(cpu, o->model, 0);
+    best = load(ctx, o->model, 0);
     printf("model: %s, validation %.4f bits per character\n", o->model,
-           evaluate(cpu, &best, &t.validation, text.validation, text.validations));
-    print_test(cpu, &best, &text);
+           evaluate(ctx, &best, &t.validation, text.validation, text.validations));
+    print_test(ctx, &best, &text);
 }
 
 /* ---- Sampling ------------------------------------------------------------------------------- */
@@ -516,35 +566,40 @@ static int draw_byte(const float *logits, double temperature, uint64_t *random)
 }
 
 /* Packs the weights: a single step reads them all, and packed it reads them in order. */
-static void pack(const sru_context *cpu, network *net)
+static void pack(const sru_context *ctx, network *net)
 {
     sru_model plain = net->rnn;
     sru_sizes size;
     void *output;
     net->rnn.type = SRU_F32;
-    check(sru_size(&size, cpu, &net->rnn, 1, 1));
-    check(sru_pack(cpu, &net->rnn, allocate(cpu, size.weights), &plain));
-    output = allocate(cpu, cpu->op->pack(cpu, NULL, SRU_F32, net->p.output, V, net->D));
-    cpu->op->pack(cpu, output, SRU_F32, net->p.output, V, net->D);
+    check(sru_size(&size, ctx, &net->rnn, 1, 1));
+    check(sru_pack(ctx, &net->rnn, allocate(ctx, size.weights), &plain));
+    output = allocate(ctx, ctx->op->pack(ctx, NULL, SRU_F32, net->p.output, V, net->D));
+    ctx->op->pack(ctx, output, SRU_F32, net->p.output, V, net->D);
     net->output = output;
 }
 
-static void sample(const sru_context *cpu, const options *o)
+static void sample(const sru_context *ctx, const options *o)
 {
-    network net = load(cpu, o->file, (int)o->window);
+    network net = load(ctx, o->file, (int)o->window);
     const char *prime = o->prime;
     uint64_t random = (uint64_t)o->seed;
     size_t left = (size_t)o->length;
+    float logits[V];
     batch b;
-    pack(cpu, &net);
-    b = new_batch(cpu, &net, 1, 1);
+    pack(ctx, &net);
+    b = new_batch(ctx, &net, 1, 1);
     b.token[0] = '\n';              /* as at the beginning of a line */
-    predict(cpu, &net, &b);
+    predict(ctx, &net, &b);
     while (*prime || left) {
         if (*prime) b.token[0] = (unsigned char)*prime++;
-        else b.token[0] = draw_byte(b.logits, o->temperature, &random), left--;
+        else {
+            check(ctx->op->copy(ctx, logits, b.logits, sizeof logits));
+            b.token[0] = draw_byte(logits, o->temperature, &random);
+            left--;
+        }
         putchar(b.token[0]);
-        predict(cpu, &net, &b);
+        predict(ctx, &net, &b);
     }
     putchar('\n');
 }
@@ -571,6 +626,7 @@ static const char help[] =
 "    --temperature X --seed S  0 takes the most likely, 1 draws as learnt (0.7); seed (1)\n"
 "  eval and sample: --window W of SRU++, if not that of MODEL\n"
 "  all: --threads N            0 or not said: as many as the machine has\n"
+"       --cuda                 on an NVIDIA GPU, if built by `make cuda`\n"
 "       --help                 print this\n";
 
 typedef struct option {
@@ -619,7 +675,10 @@ static void read_options(options *o, int argc, char **argv)
         if (argv[i][0] != '-' && !o->file) o->file = argv[i];
         else if (argv[i][0] != '-' && !o->text && *o->command == 'e') o->text = argv[i];
         else {
-            if (!strcmp(argv[i], "--cuda")) fail("--cuda is not supported yet, only the CPU is");
+            if (!strcmp(argv[i], "--cuda")) {
+                o->cuda = 1;
+                continue;
+            }
             for (j = 0; j < count && strcmp(argv[i], list[j].name); j++) {}
             if (j == count || !strchr(list[j].commands, *o->command))
                 fail("%s does not take '%s': see --help", o->command, argv[i]);
@@ -637,12 +696,23 @@ static void read_options(options *o, int argc, char **argv)
     if (o->steps <= 0 && o->seconds <= 0) o->seconds = 60;
 }
 
+static const sru_backend *gpu(void)
+{
+#ifdef SRU_CUDA
+    const sru_backend *op = sru_cuda_open(NULL, SRU_CUDA_FLOAT32, error);
+    if (!op) fail("%s", error);
+    return op;
+#else
+    return fail("--cuda: this program was built without it: `make cuda` builds it"), NULL;
+#endif
+}
+
 int main(int argc, char **argv)
 {
     options o = { argc > 1 ? argv[1] : "", NULL, NULL, join(argv[0], ".safetensors"), "sru", "",
                   0, 0, 192, 3, 64, 0, 0, 0, 16, 64, 0.012, 1, 0,
-                  0.7 };
-    sru_context cpu = {0};
+                  0.7, 0 };
+    sru_context ctx = {0};
     int i;
     for (i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--help")) return fputs(help, stdout) < 0;
@@ -651,16 +721,16 @@ int main(int argc, char **argv)
     if (*o.command == 's') o.length = 500;
     if (*o.command == 't') o.window = 64;
     read_options(&o, argc, argv);
-    cpu.op = sru_cpu();
-    cpu.threads = (int)o.threads;
-    cpu.error = error;
+    ctx.op = o.cuda ? gpu() : sru_cpu();
+    ctx.threads = (int)o.threads;
+    ctx.error = error;
 
-    if (*o.command == 't') train(&cpu, &o);
-    else if (*o.command == 's') sample(&cpu, &o);
+    if (*o.command == 't') train(&ctx, &o);
+    else if (*o.command == 's') sample(&ctx, &o);
     else {
-        network net = load(&cpu, o.file, (int)o.window);
+        network net = load(&ctx, o.file, (int)o.window);
         corpus text = read_corpus(o.text);
-        print_test(&cpu, &net, &text);
+        print_test(&ctx, &net, &text);
     }
     return 0;
 }
