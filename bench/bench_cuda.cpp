@@ -1,0 +1,249 @@
+/* How fast sru_cuda.cu is on this GPU: see --help. Each case is launched many times in a row between
+   two events, on one set of arrays after the other, so that none is still in the L2 cache; the time
+   is the median of such rows. What it could be at best, the floor, is the longer of moving its bytes
+   as fast as a copy does on the same GPU, and of the chain of dependent instructions in each step. */
+#define SRU_CUDA
+#include "../sru.h"
+#include <algorithm>
+#include <cuda_runtime.h>
+#include <functional>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vector>
+
+enum { CHAIN = 52, CHAIN_BACKWARD = 8 };        /* cycles of a step that wait for the one before */
+static const double LAUNCH = 3;                 /* us until a kernel is under way */
+static const char *const maths[] = { "float32", "TF32", "bfloat16", "float16" };
+
+static const sru_backend *ops[4];
+static sru_context ctx;
+static double      copy_rate, clock_rate;       /* bytes and cycles a second */
+static double      seconds = 0.5;
+static size_t      cold = (size_t)512 << 20;    /* bytes that are no longer in L2 after a round */
+static int         json;
+static char        error[SRU_ERROR_SIZE];
+
+static void fail(const char *why)
+{
+    fprintf(stderr, "bench_cuda: %s\n", why);
+    exit(1);
+}
+
+static void check(sru_status status)
+{
+    if (status) fail(error);
+}
+
+static void check(cudaError_t e)
+{
+    if (e != cudaSuccess) fail(cudaGetErrorString(e));
+}
+
+static std::vector<void *> arrays;
+
+/* Random numbers between -1 and 1. */
+static float *floats(size_t n)
+{
+    static uint32_t random = 1;
+    std::vector<float> values(n);
+    float *p = (float *)ctx.op->alloc(&ctx, n*sizeof(float));
+    if (!p) fail(error);
+    arrays.push_back(p);
+    for (auto &x : values) {
+        random = random*1664525u + 1013904223u;
+        x = (float)(int32_t)random/2147483648.0f;
+    }
+    check(ctx.op->copy(&ctx, p, values.data(), n*sizeof(float)));
+    return p;
+}
+
+static void clear(void)
+{
+    for (void *p : arrays) ctx.op->release(&ctx, p);
+    arrays.clear();
+    ctx.work = NULL;
+    ctx.work_size = 0;
+}
+
+/* Median of microseconds of call(0), call(1) ... call(sets - 1), call(0) ... */
+static double measure(size_t sets, const std::function<void(size_t)> &call)
+{
+    cudaEvent_t from, to;
+    std::vector<double> times;
+    double total = 0;
+    size_t at = 0, need = 0;
+    ctx.measure = &need;
+    call(0);
+    ctx.measure = NULL;
+    ctx.work_size = need;
+    ctx.work = need ? ctx.op->alloc(&ctx, need) : NULL;
+    if (need && !ctx.work) fail(error);
+    arrays.push_back(ctx.work);
+    check(cudaEventCreate(&from));
+    check(cudaEventCreate(&to));
+    for (int i = 0; i < 3; i++) call(at++%sets);
+    while (times.size() < 20 || (total < seconds*1e6 && times.size() < 1000)) {
+        const int calls = 10;
+        float ms;
+        check(cudaEventRecord(from, NULL));
+        for (int i = 0; i < calls; i++) call(at++%sets);
+        check(cudaEventRecord(to, NULL));
+        check(cudaEventSynchronize(to));
+        check(cudaEventElapsedTime(&ms, from, to));
+        times.push_back(1e3*ms/calls);
+        total += 1e3*ms;
+    }
+    cudaEventDestroy(from);
+    cudaEventDestroy(to);
+    std::sort(times.begin(), times.end());
+    return times[times.size()/2];
+}
+
+static void report(const char *what, const char *math, double us, double bytes, double cycles,
+                   double flops)
+{
+    const double moving = 1e6*bytes/copy_rate, chain = 1e6*cycles/clock_rate;
+    const double floor = std::max(moving, chain) + LAUNCH;
+    if (json) {
+        printf("{\"case\": \"%s\", \"math\": \"%s\", \"us\": %.2f", what, math, us);
+        if (bytes > 0) printf(", \"gbytes\": %.1f, \"copy_share\": %.3f, \"floor_us\": %.2f, "
+                              "\"binds\": \"%s\"", 1e-3*bytes/us, moving/us, floor,
+                              moving > chain ? "bandwidth" : "latency");
+        if (flops > 0) printf(", \"gflops\": %.0f", 1e-3*flops/us);
+        puts("}");
+    } else {
+        printf("%-42s %-9s %10.1f us", what, math, us);
+        if (bytes > 0) printf("  %7.0f GB/s, %3.0f %% of copying; floor %8.1f us (%s), %3.0f %%",
+                              1e-3*bytes/us, 100*moving/us, floor,
+                              moving > chain ? "bandwidth" : "latency", 100*floor/us);
+        if (flops > 0) printf("  %8.1f TFLOP/s", 1e-6*flops/us);
+        putchar('\n');
+    }
+    fflush(stdout);
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+static void bench_copy(size_t bytes)
+{
+    float *a = floats(bytes/4), *b = floats(bytes/4);
+    const double us = measure(1, [=](size_t) { check(ctx.op->copy(&ctx, b, a, bytes)); });
+    copy_rate = 2e6*(double)bytes/us;
+    clear();
+    report("copy", "", us, 2*(double)bytes, 0, 0);
+}
+
+/* The recurrence of one layer, and the layer with the product before it. */
+static void bench_scan(size_t T, size_t B, size_t D)
+{
+    const size_t n = T*B*D;
+    const size_t sets = std::max<size_t>(1, std::min<size_t>(64, cold/(20*n)));
+    const double chain = (double)T*CHAIN;
+    char what[100];
+    std::vector<sru_scan> s(sets);
+    for (auto &p : s) {
+        memset(&p, 0, sizeof p);
+        p.T = T, p.B = B, p.N = p.A = D, p.K = 3;
+        p.u = floats(3*n);
+        p.x = floats(n);
+        p.h = floats(n);
+        p.v = floats(2*D);
+        p.bias = floats(2*D);
+    }
+    auto run = [&](size_t i) { check(ctx.op->scan_forward(&ctx, &s[i])); };
+    sprintf(what, "scan (%zu,%zu,%zu), inference", T, B, D);
+    report(what, "", measure(sets, run), 20.0*(double)n, chain, 0);
+    for (auto &p : s) p.c = floats(n);
+    sprintf(what, "scan (%zu,%zu,%zu), training", T, B, D);
+    report(what, "", measure(sets, run), 24.0*(double)n, chain, 0);
+    for (auto &p : s) {
+        p.dh = p.h;
+        p.du = floats(3*n);
+        p.dx = floats(n);
+        p.dv = floats(2*D);
+        p.dbias = floats(2*D);
+    }
+    sprintf(what, "scan (%zu,%zu,%zu), backward", T, B, D);
+    report(what, "", measure(sets, [&](size_t i) { check(ctx.op->scan_backward(&ctx, &s[i])); }),
+           40.0*(double)n, (double)T*CHAIN_BACKWARD, 0);
+    clear();
+
+    float *a = floats(n), *w = floats(3*D*D), *h = floats(n), *v = floats(2*D), *u = floats(3*n);
+    for (int math = 0; math < 3; math++) {
+        const double flops = 6.0*(double)n*(double)D;
+        sru_scan p;
+        memset(&p, 0, sizeof p);
+        p.T = T, p.B = B, p.N = p.A = D, p.K = 3;
+        p.a = p.x = a;
+        p.w = w;
+        p.v = p.bias = v;
+        p.h = h;
+        ctx.op = ops[math];
+        sprintf(what, "product (%zu,%zu,%zu)", T*B, 3*D, D);
+        report(what, maths[math], measure(1, [&](size_t) {
+            check(ctx.op->linear_forward(&ctx, u, a, w, SRU_PLAIN, NULL, T*B, 3*D, D));
+        }), 0, 0, flops);
+        sprintf(what, "layer (%zu,%zu,%zu), inference", T, B, D);
+        report(what, maths[math], measure(1, [&](size_t) {
+            check(ctx.op->scan_forward(&ctx, &p));
+        }), 0, 0, flops);
+    }
+    ctx.op = ops[0];
+    clear();
+}
+
+static void bench_layernorm(size_t rows, size_t n)
+{
+    const size_t sets = std::max<size_t>(1, std::min<size_t>(64, cold/(8*rows*n)));
+    std::vector<float *> x(sets), y(sets);
+    float *gain = floats(n), *bias = floats(n);
+    char what[100];
+    for (size_t i = 0; i < sets; i++) {
+        x[i] = floats(rows*n);
+        y[i] = floats(rows*n);
+    }
+    sprintf(what, "layer norm (%zu,%zu)", rows, n);
+    report(what, "", measure(sets, [&](size_t i) {
+        check(ctx.op->layernorm_forward(&ctx, y[i], NULL, x[i], gain, bias, rows, n));
+    }), 8.0*(double)(rows*n), 0, 0);
+    clear();
+}
+
+int main(int argc, char **argv)
+{
+    static const size_t shapes[][3] = { {512,32,1024}, {1024,8,3072}, {512,8,512}, {4096,1,3072},
+                                        {512,1,512} };
+    size_t size[3] = { 0, 0, 0 };
+    int number = 0, given = 0, khz = 0;
+    cudaDeviceProp device;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help"))
+            return puts("bench_cuda [T B D] [--seconds N] [--json]: times a layer's operators on "
+                        "the GPU,\nN seconds each (0.5), in five shapes or the one given.") < 0;
+        else if (!strcmp(argv[i], "--json")) json = 1;
+        else if (!strcmp(argv[i], "--seconds") && i + 1 < argc) seconds = atof(argv[++i]);
+        else if (given < 3 && atol(argv[i]) > 0) size[given++] = (size_t)atol(argv[i]);
+        else fail("a wrong argument: see --help");
+    }
+    if (given && given < 3) fail("a shape has three sizes: see --help");
+    for (int math = 0; math < 3; math++) {
+        ops[math] = sru_cuda_open(NULL, (sru_cuda_math)math, error);
+        if (!ops[math]) fail(error);
+    }
+    ctx.op = ops[0];
+    ctx.error = error;
+    check(cudaGetDevice(&number));
+    check(cudaGetDeviceProperties(&device, number));
+    check(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, number));
+    clock_rate = 1e3*khz;
+    if (!json) printf("%s, at most %.0f MHz\n", device.name, 1e-6*clock_rate);
+    if (given) cold = std::min(cold, 64*size[0]*size[1]*size[2]);
+    bench_copy(given ? cold : (size_t)1 << 30);
+    for (auto &shape : shapes)
+        if (!given) bench_scan(shape[0], shape[1], shape[2]);
+    if (given) bench_scan(size[0], size[1], size[2]);
+    bench_layernorm(given ? size[0]*size[1] : 16384, given ? size[2] : 1024);
+    for (const sru_backend *op : ops) sru_cuda_close(op);
+    return 0;
+}

@@ -1,0 +1,116 @@
+"""Times a layer of sru_cuda.cu beside cuDNN's LSTM and the reference's CUDA kernel on this GPU.
+
+    make bench-cuda                      needs a torch that sees the GPU; pip install 'sru<3' for
+                                         the reference
+    bench/peers_cuda.py [--seconds N]    after `make cuda`
+
+Each is a whole layer of inference, product and recurrence, at one product mode: as it is called,
+and replayed from a captured graph where that is possible. A ratio is the peer's time by ours.
+"""
+import argparse, json, os, statistics, subprocess, sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SHAPES = [(512, 32, 1024), (1024, 8, 3072), (512, 8, 512), (4096, 1, 3072), (512, 1, 512)]
+MODES = ("float32", "TF32", "bfloat16")
+
+
+def ours(shape, seconds):
+    """Microseconds of each case of build/bench_cuda, by its name and mode."""
+    command = [os.path.join(HERE, "..", "build", "bench_cuda"), "--json", "--seconds", str(seconds)]
+    out = subprocess.run(command + [str(n) for n in shape], check=True, capture_output=True,
+                         text=True).stdout
+    cases = [json.loads(line) for line in out.splitlines()]
+    return {(case["case"].split()[0], case["math"]): case["us"] for case in cases
+            if "training" not in case["case"] and "backward" not in case["case"]}
+
+
+def measure(torch, call, seconds):
+    """Median of microseconds of a call, ten between two events."""
+    times, total = [], 0
+    for _ in range(5):
+        call()
+    torch.cuda.synchronize()
+    while len(times) < 20 or total < 1e3*seconds:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(10):
+            call()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end)*100)
+        total += begin.elapsed_time(end)
+    return statistics.median(times)
+
+
+def captured(torch, call):
+    """The call as a graph, or None."""
+    try:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                call()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        return graph.replay
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+
+
+def peers(torch):
+    found = {"LSTM (cuDNN)": lambda D: torch.nn.LSTM(D, D, 1)}
+    try:
+        import sru
+        found["SRU %s" % sru.__version__] = lambda D: sru.SRU(D, D, 1)
+    except ImportError:
+        print("The reference is left out: it is not installed.", file=sys.stderr)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each case (0.5)")
+    seconds = parser.parse_args().seconds
+    try:
+        import torch
+    except ImportError:
+        sys.exit("peers_cuda.py: torch is not installed for %s" % sys.executable)
+    if not torch.cuda.is_available():
+        sys.exit("peers_cuda.py: this torch sees no GPU")
+    print("%s, torch %s, CUDA %s, cuDNN %s\n" % (torch.cuda.get_device_name(), torch.__version__,
+                                                torch.version.cuda, torch.backends.cudnn.version()))
+    print("| T, B, D | products | sru_cuda us | peer | peer us | ratio | in a graph us | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    for shape in SHAPES:
+        T, B, D = shape
+        mine = ours(shape, seconds)
+        for mode in MODES:
+            torch.backends.cuda.matmul.allow_tf32 = mode == "TF32"
+            torch.backends.cudnn.allow_tf32 = mode == "TF32"
+            kind = torch.bfloat16 if mode == "bfloat16" else torch.float32
+            us = mine["layer", mode]
+            for name, make in peers(torch).items():
+                row = "| %d, %d, %d | %s | %.1f | %s |" % (T, B, D, mode, us, name)
+                try:
+                    with torch.no_grad():
+                        net = make(D).to("cuda", kind).eval()
+                        x = torch.randn(T, B, D, device="cuda", dtype=kind)
+                        call = lambda: net(x)
+                        peer = measure(torch, call, seconds)
+                        row += " %.1f | %.2f |" % (peer, peer/us)
+                        replay = captured(torch, call)
+                        if replay:
+                            graph = measure(torch, replay, seconds)
+                            row += " %.1f | %.2f |" % (graph, graph/us)
+                        else:
+                            row += " | |"
+                except (RuntimeError, TypeError) as e:      # a type that the peer does not have
+                    row += " %s | | | |" % str(e).splitlines()[0][:60]
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
