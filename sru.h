@@ -955,8 +955,9 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #endif
 #define SRU__ISA     avx512
 #define SRU__W       16
-#define SRU__MIN     _mm512_min_ps
-#define SRU__MAX     _mm512_max_ps
+/* _mm512_min_ps() makes g++ 12 warn */
+#define SRU__MIN(a, x) _mm512_maskz_min_ps(0xffff, a, x)
+#define SRU__MAX(a, x) _mm512_maskz_max_ps(0xffff, a, x)
 #define SRU__MR      8
 #define SRU__NP      3
 #define SRU__NP_HALF 3
