@@ -1320,7 +1320,9 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     sru__gemm g = *(const sru__gemm *)args;
     const sru__kernels *kern = sru__kern(c);
     const size_t full = (size_t)kern->rows;
-    const size_t most_m = sru__min(g.m, 2048 / full * full);
+    /* equal lots of at most about 512 rows, whose strips stay in the second-level cache */
+    const size_t lot = sru__ceil(g.m, sru__max(1, sru__ceil(g.m, 512)));
+    const size_t most_m = sru__min(g.m, sru__ceil(lot, full) * full);
     const size_t most_k = g.m == 1 ? g.k : sru__min(g.k, SRU__DEPTH);
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
