@@ -65,8 +65,9 @@ for seed in 2 3; do
     run "schedule $seed" $dir/test_cuda --brief
 done
 unset STANDIN_SEED
-run 'golden cases' $dir/test_golden --cuda
-grep -i skipped $dir/log.txt | head -n 1
+for math in '' =TF32 =BF16 =FP16; do
+    run "golden cases, --cuda$math" $dir/test_golden --cuda$math
+done
 
 # ---- a language model: trained on either side, it comes out the same -----------------------------
 

@@ -7,7 +7,7 @@
 #include <dirent.h>
 #include <unistd.h>
 
-static const double tolerance_values = 1e-6, tolerance_gradients = 1e-5;
+static double tolerance_values = 1e-6, tolerance_gradients = 1e-5;
 
 static char temporary[512];         /* a directory of our own, for what is saved */
 static int  threads;
@@ -821,9 +821,10 @@ int main(int argc, char **argv)
     const char *where = getenv("TMPDIR");
     int i, directories = 0;
     test_begin(argc, argv,
-               "test_golden [--threads N] [--cuda] [DIR...]\n"
+               "test_golden [--threads N] [--cuda | --cuda=TF32 | BF16 | FP16] [DIR...]\n"
                "Runs every *.safetensors of each DIR, or of tests/golden: a line a case with the\n"
-               "largest relative error of results and of gradients. --cuda: on the GPU.");
+               "largest relative error of results and of gradients. --cuda: on the GPU.\n"
+               "The errors that are allowed are larger where products are in fewer bits.");
     sprintf(temporary, "%.400s/test_golden.XXXXXX", where && *where ? where : "/tmp");
     if (!mkdtemp(temporary)) {
         fprintf(stderr, "The test cannot make a directory '%s'.\n", temporary);
@@ -832,9 +833,18 @@ int main(int argc, char **argv)
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--threads") && i + 1 < argc) threads = atoi(argv[++i]);
 #ifdef SRU_CUDA
-        else if (!strcmp(argv[i], "--cuda")) {
-            char error[SRU_ERROR_SIZE];
-            backend = sru_cuda_open(NULL, SRU_CUDA_FLOAT32, error);
+        else if (!strncmp(argv[i], "--cuda", 6)) {
+            static const struct { const char *option; double values, gradients; } maths[] =
+                { { "--cuda", 1e-6, 1e-5 }, { "--cuda=TF32", 2e-3, 1e-2 },
+                  { "--cuda=BF16", 1e-2, 3e-2 }, { "--cuda=FP16", 2e-3, 2e-2 } };
+            char error[SRU_ERROR_SIZE] = "there is no such option: see --help";
+            int math = 0;
+            while (math < 4 && strcmp(argv[i], maths[math].option)) math++;
+            if (math < 4) {
+                backend = sru_cuda_open(NULL, (sru_cuda_math)math, error);
+                tolerance_values = maths[math].values;
+                tolerance_gradients = maths[math].gradients;
+            }
             if (!backend) {
                 fprintf(stderr, "test_golden: %s\n", error);
                 rmdir(temporary);
