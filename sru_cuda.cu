@@ -118,7 +118,7 @@ template <class U, class S, bool TANH, bool EXTRA>
 __global__ void __launch_bounds__(SCAN)
 scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 {
-    enum { R = EXTRA ? 8 : 16, V = EXTRA ? 7 : 4 };
+    enum { R = EXTRA ? 4 : 16, V = EXTRA ? 7 : 4 };
     const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
     if (i >= s.B*N) return;
     const column at(s, i);

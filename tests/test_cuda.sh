@@ -53,7 +53,7 @@ link() { name=$1; shift; $CXX "$@" -o $dir/$name > $dir/log.txt 2>&1 || count 1 
 
 # ---- as it is, with several schedules ------------------------------------------------------------
 
-compile tests/sru.c sru.o -O2
+compile tests/sru.c sru.o -O1 -DSRU_NO_DISPATCH
 compile sru_cuda.cu sru_cuda.o -O1
 compile tests/test_cuda.cpp test_cuda.o
 compile tests/test_golden.c test_golden.o -O1
@@ -71,7 +71,7 @@ done
 
 # ---- a language model: trained on either side, it comes out the same -----------------------------
 
-compile examples/charlm.c charlm.o -O2
+compile examples/charlm.c charlm.o -O1 -DSRU_NO_DISPATCH
 link charlm $dir/charlm.o $dir/sru_cuda.o -lm
 head -c 20000 sru.h > $dir/text.txt
 tiny='--steps 5 --hidden 12 --layers 2 --batch 3 --length 9 --dropout 0.2'
