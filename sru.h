@@ -424,11 +424,12 @@ struct sru_backend {
    op->alloc gives, and op->copy copies either way; loss and norm may be on either side. Work is put
    on the stream, a cudaStream_t, and only results in host memory are waited for. A backend belongs
    to the device that was current, and to one thread at a time. Files and sru_init() work on host
-   memory; weights are packed on the device, by sru_pack(), as SRU_F32 or SRU_BF16. NULL: failed. */
+   memory; weights are packed on the device, by sru_pack(), as SRU_F32 or SRU_BF16. Rings in state
+   have an order of their own, and a target that is no column makes the loss NaN. NULL: failed. */
 #ifdef SRU_CUDA
-typedef enum sru_cuda_math {    /* how products are computed; all else is float32 */
+typedef enum sru_cuda_math {    /* products on SRU_PLAIN weights; all else is float32 */
     SRU_CUDA_FLOAT32 = 0,
-    SRU_CUDA_TF32,              /* of float32 rounded to 10 bits of fraction */
+    SRU_CUDA_TF32,              /* of float32 with 10 bits of fraction; attention's too */
     SRU_CUDA_BF16,              /* of bfloat16 */
     SRU_CUDA_FP16               /* of float16; in backward of bfloat16, for its range */
 } sru_cuda_math;

@@ -233,7 +233,7 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
 
 static void test_scan(void)
 {
-    /* tiles of 16, 8 and 4 steps: none, whole ones, and a rest; blocks of 64 columns */
+    /* tiles of 16, 8 or 4 steps: none, whole ones, and a rest; blocks of 64 columns */
     static const size_t steps[] = { 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50 };
     test_random_state = 1;
     for (int i = 0; i < (brief > 1 ? 3 : brief ? 12 : 72); i++) {
