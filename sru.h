@@ -252,8 +252,8 @@ SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 #endif
 
 /* The same from a file in memory, in the form m->type. weights NULL: m->config only, for
-   sru_size(). If m->config.input_size is not 0 beforehand, it counts instead of the file's metadata,
-   and the tensors must agree with it. prefix NULL: the only one before "rnn_lst.". */
+   sru_size(). If m->config.input_size is not 0 beforehand, it counts in place of the file's
+   metadata, and the tensors must agree with it. prefix NULL: the only one before "rnn_lst.". */
 SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, size_t size,
                                  const char *prefix, char *error);
 
@@ -5380,18 +5380,20 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
     }
     for (t = 0; t < s.T; t++) {
         const int skipped = pad && *pad;
-        SRU__UNROLL
-        for (q = 0; q < nv && !skipped; q++) {
-            const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-            sru__vec vft = vf[q], vrt = vr[q];
-            if (vt) {
-                vft = vft + sru__load_part(vt + i, n);
-                vrt = vrt + sru__load_part(vt + s.plane + i, n);
+        if (!skipped) {
+            SRU__UNROLL
+            for (q = 0; q < nv; q++) {
+                const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
+                sru__vec vft = vf[q], vrt = vr[q];
+                if (vt) {
+                    vft = vft + sru__load_part(vt + i, n);
+                    vrt = vrt + sru__load_part(vt + s.plane + i, n);
+                }
+                z[2*q]   = vft * c[q] + (sru__load_part(u + s.u_plane + i, n) + bf[q]);
+                z[2*q+1] = vrt * c[q] + (sru__load_part(u + 2 * s.u_plane + i, n) + br[q]);
             }
-            z[2*q]   = vft * c[q] + (sru__load_part(u + s.u_plane + i, n) + bf[q]);
-            z[2*q+1] = vrt * c[q] + (sru__load_part(u + 2 * s.u_plane + i, n) + br[q]);
+            sru__exps(2 * nv, z, -1, 1);
         }
-        if (!skipped) sru__exps(2 * nv, z, -1, 1);
         SRU__UNROLL
         for (q = 0; q < nv; q++) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
