@@ -1342,7 +1342,8 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     }
 #ifdef SRU_USE_CBLAS
     if (g.type == SRU_PLAIN && g.m && g.n && g.k) {
-        const int at = g.a_col != 1, bt = g.b_col != 1;
+        const int at = g.a_col != 1 || (size_t)g.a_row < g.k;   /* both are 1 where k is */
+        const int bt = g.b_col != 1 || (size_t)g.b_row < g.n;
         cblas_sgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
                     (int)g.m, (int)g.n, (int)g.k, 1, g.a, (int)(at ? g.a_col : g.a_row),
                     (const float *)g.b, (int)(bt ? g.b_col : g.b_row), g.add ? 1.0f : 0.0f, g.c,
