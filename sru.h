@@ -4961,6 +4961,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__from_bits   SRU__FN(from_bits)
 #define sru__select      SRU__FN(select)
 #define sru__abs         SRU__FN(abs)
+#define sru__fold        SRU__FN(fold)
 #define sru__sum         SRU__FN(sum)
 #define sru__highest     SRU__FN(highest)
 #define sru__least       SRU__FN(least)
@@ -5034,7 +5035,8 @@ SRU__INLINE sru__vec sru__most(sru__vec a, sru__vec x)
 #endif
 }
 
-SRU__INLINE float sru__highest(sru__vec v)
+/* The sum of all lanes, or the highest, by halves. */
+SRU__INLINE float sru__fold(sru__vec v, const int highest)
 {
     float lane[SRU__W];
     int i, half;
@@ -5042,23 +5044,16 @@ SRU__INLINE float sru__highest(sru__vec v)
     SRU__UNROLL
     for (half = SRU__W / 2; half; half /= 2) {
         SRU__UNROLL
-        for (i = 0; i < half; i++) lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+        for (i = 0; i < half; i++) {
+            const float a = lane[i], b = lane[i + half];
+            lane[i] = !highest ? a + b : b > a ? b : a;
+        }
     }
     return lane[0];
 }
 
-SRU__INLINE float sru__sum(sru__vec v)
-{
-    float lane[SRU__W];
-    int i, half;
-    memcpy(lane, &v, sizeof v);
-    SRU__UNROLL
-    for (half = SRU__W / 2; half; half /= 2) {
-        SRU__UNROLL
-        for (i = 0; i < half; i++) lane[i] += lane[i + half];
-    }
-    return lane[0];
-}
+SRU__INLINE float sru__sum(sru__vec v) { return sru__fold(v, 0); }
+SRU__INLINE float sru__highest(sru__vec v) { return sru__fold(v, 1); }
 
 /* x = exp(sign*x) + plus for n vectors, a step for all before the next step: each is a chain of
    dependent operations, and side by side they keep the processor busy. exp has a relative error
@@ -5829,6 +5824,7 @@ static const sru_backend SRU__FN(backend) = {
 #undef sru__abs
 #undef sru__sum
 #undef sru__highest
+#undef sru__fold
 #undef sru__least
 #undef sru__most
 #undef sru__exps

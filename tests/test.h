@@ -12,7 +12,7 @@
 #define TEST_H
 
 #ifndef _POSIX_C_SOURCE
-#define _POSIX_C_SOURCE 200112L
+#define _POSIX_C_SOURCE 200809L
 #endif
 #include <math.h>
 #include <stdarg.h>
@@ -68,16 +68,29 @@ static inline int test_end(void)
     return test_failed ? 1 : 0;
 }
 
-/* 1 unless x is infinite or NaN. By its bits, because under -ffast-math isnan() is always 0. */
-static inline int test_finite(float x)
+static inline uint32_t test_to_bits(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    return (bits & 0x7f800000) != 0x7f800000;
+    return bits;
 }
 
-/* ||a - b|| / ||b||, and ||a|| where b is 0; 1e300 if a holds an infinity or a NaN. */
-static inline double test_error_double(const float *a, const double *b, size_t n)
+static inline float test_from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* 1 unless x is infinite or NaN. By its bits, because under -ffast-math isnan() is always 0. */
+static inline int test_finite(float x)
+{
+    return (test_to_bits(x) & 0x7f800000) != 0x7f800000;
+}
+
+/* ||a - b|| / ||b||, where b is taken to be no shorter than the root of `least`; ||a|| where b and
+   least are 0; 1e300 if a holds an infinity or a NaN. */
+static inline double test_error_above(const float *a, const double *b, size_t n, double least)
 {
     double diff = 0, norm = 0;
     size_t i;
@@ -87,7 +100,13 @@ static inline double test_error_double(const float *a, const double *b, size_t n
         diff += d*d;
         norm += b[i]*b[i];
     }
+    if (norm < least) norm = least;
     return sqrt(norm > 0 ? diff/norm : diff);
+}
+
+static inline double test_error_double(const float *a, const double *b, size_t n)
+{
+    return test_error_above(a, b, n, 0);
 }
 
 static inline double test_error(const float *a, const float *b, size_t n)
@@ -101,6 +120,27 @@ static inline double test_error(const float *a, const float *b, size_t n)
         norm += (double)b[i]*(double)b[i];
     }
     return sqrt(norm > 0 ? diff/norm : diff);
+}
+
+/* A call returned what it should; where that is an error, with a sentence in message, which is
+   cleared for the next. */
+static inline void test_status(int got, int want, char *message, size_t size, const char *what)
+{
+    CHECK(got == want, "%s: status is %d, not %d: %.*s", what, got, want, (int)size, message);
+    CHECK(memchr(message, 0, size) && strlen(message) > 10, "%s: the error says \"%.*s\"", what,
+          (int)size - 1, message);
+    memset(message, 0, size);
+}
+
+/* A new folder for temporary files; path has 512 bytes. */
+static inline void test_folder(char *path)
+{
+    const char *where = getenv("TMPDIR");
+    sprintf(path, "%.400s/sru_test.XXXXXX", where && *where ? where : "/tmp");
+    if (!mkdtemp(path)) {
+        fprintf(stderr, "The test cannot make a folder '%s'.\n", path);
+        exit(2);
+    }
 }
 
 /* The next of a repeatable sequence (splitmix64), which test_random_state starts anew. */

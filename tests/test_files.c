@@ -1339,20 +1339,6 @@ static void test_orders(void)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static float from_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-static uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-
 /* By integers alone, so that no mode of the processor and no flag of the compiler matters. */
 static uint32_t half_to_single(uint32_t h)
 {
@@ -1417,7 +1403,7 @@ static void check_values(const char *dtype, const float *is, const uint32_t *sho
 {
     size_t i, wrong = 0;
     for (i = 0; i < n; i++) {
-        const uint32_t bits = bits_of(is[i]);
+        const uint32_t bits = test_to_bits(is[i]);
         int same = is_nan(should[i]) ? is_nan(bits) : bits == should[i];
 #ifdef __FAST_MATH__
         /* such a program may have results flushed to zero that round up to the least normal one */
@@ -1492,11 +1478,11 @@ static void test_types(void)
 
     for (i = 0; i < 256; i++) {
         st_little(&data, i, 1);
-        should[i] = bits_of((float)i);
+        should[i] = test_to_bits((float)i);
     }
     read_values("U8", &data, values, 256);
     check_values("U8", values, should, 256);
-    for (i = 0; i < 256; i++) should[i] = bits_of(i < 128 ? (float)i : (float)i - 256);
+    for (i = 0; i < 256; i++) should[i] = test_to_bits(i < 128 ? (float)i : (float)i - 256);
     read_values("I8", &data, values, 256);
     check_values("I8", values, should, 256);
     data.n = 2;
@@ -1548,7 +1534,7 @@ static void test_read_tensor(void)
         st_entry e;
         memset(&e, 0, sizeof e);
         e.data = im->data.p;
-        CHECK(bits_of(values[i]) == bits_of(st_value(&e, i)), "value %lu", (unsigned long)i);
+        CHECK(test_to_bits(values[i]) == test_to_bits(st_value(&e, i)), "value %lu", (unsigned long)i);
     }
     {                               /* reordered: (4,6), interleaved by 2; transposed, by 3 */
         float reordered[24];
@@ -1558,14 +1544,14 @@ static void test_read_tensor(void)
         CHECK(!sru_read_tensor(&t, file.p, file.n, error), "%s", error);
         for (r = 0; r < 4; r++)
             for (c = 0; c < 6; c++)
-                CHECK(bits_of(reordered[r*6 + c]) == bits_of(values[(r % 2*2 + r/2)*6 + c]),
+                CHECK(test_to_bits(reordered[r*6 + c]) == test_to_bits(values[(r % 2*2 + r/2)*6 + c]),
                       "interleaved: row %lu", (unsigned long)r);
         t.interleave = 3;
         t.transpose = 1;
         CHECK(!sru_read_tensor(&t, file.p, file.n, error), "%s", error);
         for (r = 0; r < 6; r++)
             for (c = 0; c < 4; c++)
-                CHECK(bits_of(reordered[r*4 + c]) == bits_of(values[c*6 + r % 2*3 + r/2]),
+                CHECK(test_to_bits(reordered[r*4 + c]) == test_to_bits(values[c*6 + r % 2*3 + r/2]),
                       "interleaved and transposed: row %lu", (unsigned long)r);
         t.interleave = 4;
         CHECK(sru_read_tensor(&t, file.p, file.n, error) == SRU_EINVAL, "4 do not go into 6");
@@ -1589,7 +1575,7 @@ static void test_read_tensor(void)
     {
         st_entry e;
         e.data = im->data.p + image_find(im, "scalar")->begin;
-        CHECK(bits_of(scalar) == bits_of(st_value(&e, 0)), "a scalar is %g", (double)scalar);
+        CHECK(test_to_bits(scalar) == test_to_bits(st_value(&e, 0)), "a scalar is %g", (double)scalar);
     }
     memset(&t, 0, sizeof t);
     strcpy(t.name, "four");
@@ -1749,7 +1735,7 @@ static void check_weights(const char *what, const sru_model *m, image *im, const
             for (c = 0; c < cols; c++) {
                 const size_t row = grouped ? r % N*K + r/N : r;
                 const size_t at = transposed ? c*rows + row : row*cols + c;
-                wrong += bits_of(t.data[r*cols + c]) != bits_of(image_value(im, p, at));
+                wrong += test_to_bits(t.data[r*cols + c]) != test_to_bits(image_value(im, p, at));
             }
         CHECK(!wrong, "%s: '%s': %lu values are wrong", what, name, (unsigned long)wrong);
     }
@@ -1813,8 +1799,8 @@ static void test_networks(void)
 static uint32_t nearest_half(float x)
 {
     uint32_t h = 0x3c00;
-    while (h < 0x7bff && fabs((double)from_bits(half_to_single(h + 1)) - (double)x)
-                         <= fabs((double)from_bits(half_to_single(h)) - (double)x)) h++;
+    while (h < 0x7bff && fabs((double)test_from_bits(half_to_single(h + 1)) - (double)x)
+                         <= fabs((double)test_from_bits(half_to_single(h)) - (double)x)) h++;
     return h;
 }
 
@@ -1845,7 +1831,7 @@ static void test_types_of_weights(void)
                     st_little(&other->data, h, 2);
                     set_bits(im, p, j, half_to_single(h));
                 } else if (round % 3 == 1) {
-                    const uint32_t b = (bits_of(x) + 0x8000) >> 16;
+                    const uint32_t b = (test_to_bits(x) + 0x8000) >> 16;
                     st_little(&other->data, b, 2);
                     set_bits(im, p, j, b << 16);
                 } else {
@@ -2003,11 +1989,11 @@ static void test_round_trips(void)
                       && !memcmp(e->shape, p->shape, p->rank*sizeof *p->shape),
                       "%s: '%s' has another shape or type", what, p->name);
                 if (ends_in(p->name, "scale_x"))
-                    CHECK(bits_of(st_value(e, 0)) == bits_of(scale_x_of(&f)),
+                    CHECK(test_to_bits(st_value(e, 0)) == test_to_bits(scale_x_of(&f)),
                           "%s: scale_x is %.9g, not %.9g", what, (double)st_value(e, 0),
                           (double)scale_x_of(&f));
                 for (j = 0; j < e->count && j < (p->end - p->begin)/4; j++)
-                    set_bits(expected, p, j, bits_of(st_value(e, j)));
+                    set_bits(expected, p, j, test_to_bits(st_value(e, j)));
             }
             check_weights(what, &m, expected, prefix ? prefix : "");
         }
@@ -2089,7 +2075,7 @@ static void test_own_tensors(void)
                 size_t at = j;
                 if (i == 5) at = (j % 8 % 4*2 + j % 8/4)*3 + j/8;
                 if (i == 6) at = (j/5 % 3*2 + j/5/3)*5 + j % 5;
-                wrong += bits_of(st_value(e, j)) != bits_of(own[i].data[at]);
+                wrong += test_to_bits(st_value(e, j)) != test_to_bits(own[i].data[at]);
             }
             CHECK(!wrong, "own tensor %d: %lu values are wrong", i, (unsigned long)wrong);
             back = t.data = test_floats(e->count);
@@ -2556,16 +2542,11 @@ static void test_workspace(void)
 
 int main(int argc, char **argv)
 {
-    const char *where = getenv("TMPDIR");
     test_begin(argc, argv,
                "test_files\n"
                "Loads files, good and bad, and saves some: each must load to the bit, or be\n"
                "refused with a sentence that helps; a file that cannot be completed is not there.");
-    sprintf(directory, "%.400s/test_files.XXXXXX", where && *where ? where : "/tmp");
-    if (!mkdtemp(directory)) {
-        fprintf(stderr, "The test cannot make a directory '%s'.\n", directory);
-        return 2;
-    }
+    test_folder(directory);
     test_truncation();
     test_header_length();
     test_numbers();

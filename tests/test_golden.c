@@ -1,6 +1,5 @@
 /* Runs the cases of golden/README.md, which hold results and gradients of the reference, and says
    how far off the library's are. Largest errors are of one tensor, relative to its norm. */
-#define _POSIX_C_SOURCE 200809L
 #include "safetensors.h"
 #include "../sru.h"
 
@@ -366,15 +365,19 @@ static sru_status compute(const golden *g, const sru_context *ctx, const sru_mod
     return sru_forward(ctx, m, io);
 }
 
-/* Work of exactly the size that sru_size() tells, and a given number of threads. */
-static sru_context context_of(result *r, size_t work, int n, char *error)
+/* Work of exactly the size that sru_size() tells, and a given number of threads; an empty result. */
+static sru_context context_of(golden *g, result *r, const sru_model *m, int training, int n,
+                              char *error)
 {
     sru_context ctx;
+    sru_sizes need;
+    memset(r, 0, sizeof *r);
     memset(&ctx, 0, sizeof ctx);
     ctx.op = backend;
     ctx.threads = n;
-    ctx.work_size = work;
-    ctx.work = r->work = test_alloc(work);
+    if (sru_size(&need, &ctx, m, g->T + g->M, g->B)) fault(g, "sru_size() fails");
+    ctx.work_size = training ? need.train_work : need.work;
+    ctx.work = r->work = test_alloc(ctx.work_size);
     ctx.error = error;
     error[0] = 0;
     return ctx;
@@ -383,17 +386,9 @@ static sru_context context_of(result *r, size_t work, int n, char *error)
 static result infer(golden *g, const sru_model *m, int n)
 {
     char error[SRU_ERROR_SIZE];
-    sru_sizes need;
-    sru_context ctx;
-    sru_io io;
     result r;
-    memset(&r, 0, sizeof r);
-    memset(&ctx, 0, sizeof ctx);
-    ctx.op = backend;
-    ctx.threads = n;
-    if (sru_size(&need, &ctx, m, g->T + g->M, g->B)) fault(g, "sru_size() fails");
-    io = io_of(g, &r, 0);
-    ctx = context_of(&r, need.work, n, error);
+    const sru_context ctx = context_of(g, &r, m, 0, n, error);
+    const sru_io io = io_of(g, &r, 0);
     if (compute(g, &ctx, m, &io, 0)) fault(g, "sru_forward() fails: %s", error);
     return r;
 }
@@ -402,18 +397,10 @@ static result infer(golden *g, const sru_model *m, int n)
 static result train(golden *g, const float *dh, const float *dc, int n)
 {
     char error[SRU_ERROR_SIZE];
-    sru_context ctx;
-    sru_sizes need;
-    sru_io io;
     result r;
+    const sru_context ctx = context_of(g, &r, &g->model, 1, n, error);
+    sru_io io = io_of(g, &r, 1);
     size_t l;
-    memset(&r, 0, sizeof r);
-    memset(&ctx, 0, sizeof ctx);
-    ctx.op = backend;
-    ctx.threads = n;
-    if (sru_size(&need, &ctx, &g->model, g->T + g->M, g->B)) fault(g, "sru_size() fails");
-    io = io_of(g, &r, 1);
-    ctx = context_of(&r, need.train_work, n, error);
     for (l = 0; l < g->L; l++) {
         r.saved[l] = test_floats(g->T*g->B*width_of(g, l));
         if (g->memory[l]) r.dmemory[l] = test_floats(g->M*g->B*width_of(g, l));
@@ -818,18 +805,13 @@ static void run_directory(const char *directory)
 
 int main(int argc, char **argv)
 {
-    const char *where = getenv("TMPDIR");
     int i, directories = 0;
     test_begin(argc, argv,
                "test_golden [--threads N] [--cuda | --cuda=TF32 | BF16 | FP16] [DIR...]\n"
                "Runs every *.safetensors of each DIR, or of tests/golden: a line a case with the\n"
                "largest relative error of results and of gradients. --cuda: on the GPU.\n"
                "The errors that are allowed are larger where products are in fewer bits.");
-    sprintf(temporary, "%.400s/test_golden.XXXXXX", where && *where ? where : "/tmp");
-    if (!mkdtemp(temporary)) {
-        fprintf(stderr, "The test cannot make a directory '%s'.\n", temporary);
-        return 2;
-    }
+    test_folder(temporary);
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--threads") && i + 1 < argc) threads = atoi(argv[++i]);
 #ifdef SRU_CUDA

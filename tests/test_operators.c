@@ -110,16 +110,7 @@ static int alike(const float *a, const float *b, size_t n)
    size 0.1: what is compared here comes from numbers of size 1. */
 static double distance(const float *a, const double *b, size_t n)
 {
-    double diff = 0, norm = 0;
-    size_t i;
-    for (i = 0; i < n; i++) {
-        double d = (double)a[i] - b[i];
-        if (!test_finite(a[i])) return 1e300;
-        diff += d*d;
-        norm += b[i]*b[i];
-    }
-    if (!n) return 0;
-    return sqrt(diff/(norm > 0.01*(double)n ? norm : 0.01*(double)n));
+    return test_error_above(a, b, n, 0.01*(double)n);
 }
 
 /* The largest error of an element, in roundings of the sum of its terms' sizes: at most one for
@@ -1014,23 +1005,9 @@ static void test_scan(void)
 
 enum { BLOCK = 1 << 12 };
 
-static float from_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-static uint32_t to_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-
 static int is_nan(float x)
 {
-    return (to_bits(x) & 0x7fffffff) > 0x7f800000;
+    return (test_to_bits(x) & 0x7fffffff) > 0x7f800000;
 }
 
 typedef struct accuracy {
@@ -1084,7 +1061,7 @@ static void test_accuracy(void)
     s.h = h;
     while (bits <= UINT32_MAX) {
         for (n = 0; n < BLOCK && bits <= UINT32_MAX; n++, bits += stride) {
-            x[n] = from_bits((uint32_t)bits);
+            x[n] = test_from_bits((uint32_t)bits);
         }
         memcpy(u + 2*BLOCK, x, n*sizeof *x);
         s.u = u;
@@ -1122,10 +1099,10 @@ static void test_accuracy(void)
     report("tanh", tanhs, 1.2e-7, 3e-7);
     report("exp", exps, 1.2e-7, 3e-7);
 
-    x[0] = from_bits(0x7f800000);           /* infinity */
-    x[1] = from_bits(0xff800000);
-    x[2] = from_bits(0x7f7fffff);           /* the largest number */
-    x[3] = from_bits(0xff7fffff);
+    x[0] = test_from_bits(0x7f800000);           /* infinity */
+    x[1] = test_from_bits(0xff800000);
+    x[2] = test_from_bits(0x7f7fffff);           /* the largest number */
+    x[3] = test_from_bits(0xff7fffff);
     x[4] = 0;
     x[5] = -0.0f;
     s.N = 6;
@@ -1579,10 +1556,7 @@ static void test_dropout(void)
 
 static void expect(sru_status got, sru_status want, const char *what)
 {
-    CHECK(got == want, "%s: status is %d, not %d: %s", what, (int)got, (int)want, message);
-    CHECK(memchr(message, 0, sizeof message) && strlen(message) > 10,
-          "%s: the error says \"%.*s\"", what, SRU_ERROR_SIZE - 1, message);
-    memset(message, 0, sizeof message);
+    test_status(got, want, message, sizeof message, what);
 }
 
 static void test_errors(void)

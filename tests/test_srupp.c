@@ -1,6 +1,5 @@
 /* SRU++: the attention operator against a naive one, gradients of whole stacks against finite
    differences in double, streaming bit for bit, and memory that grows linearly. */
-#define _POSIX_C_SOURCE 200809L     /* mkstemp */
 #include "test.h"
 #include "naive.h"
 #include <unistd.h>
