@@ -881,8 +881,8 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__DISPATCH
 #endif
 #ifdef SRU__X86
-#include <immintrin.h>  /* minimum and maximum alone: vector extensions have no operator for them, and
-                           with comparisons and masks a scan takes 1.15 to 1.3 times as long */
+#include <immintrin.h>  /* minimum and maximum alone: vector extensions have no operator for them,
+                           and comparisons and masks make a scan 1.15 to 1.3 times as long */
 #endif
 
 #define SRU__ISA     scalar

@@ -113,6 +113,37 @@ struct column {
 
 enum { SCAN = 64 };                 /* threads of a block */
 
+/* Loads V values of each of T steps, and takes the steps, R at a time: the next R are on their
+   way while these are computed. load() is told which step is the last. */
+template <int R, int V, class Load, class Step>
+__device__ __forceinline__ void pipeline(size_t T, Load load, Step step)
+{
+    const size_t tiles = T ? (T - 1)/R : 0;     /* the last step is in what is left over */
+    const int rest = (int)(T - tiles*R);
+    float tile[R][V], next[R][V];
+    if (tiles) {
+#pragma unroll
+        for (int t = 0; t < R; t++) load(tile[t], false);
+    }
+    for (size_t k = 0; k < tiles; k++) {
+        if (k + 1 < tiles) {
+#pragma unroll
+            for (int t = 0; t < R; t++) load(next[t], false);
+        }
+#pragma unroll
+        for (int t = 0; t < R; t++) step(tile[t]);
+#pragma unroll
+        for (int t = 0; t < R; t++)
+            for (int i = 0; i < V; i++) tile[t][i] = next[t][i];
+    }
+#pragma unroll
+    for (int t = 0; t < R; t++)
+        if (t < rest) load(tile[t], t + 1 == rest);
+#pragma unroll
+    for (int t = 0; t < R; t++)
+        if (t < rest) step(tile[t]);
+}
+
 /* U, S: types of u and of the skip term. EXTRA: with vt or mask_pad, or both. */
 template <class U, class S, bool TANH, bool EXTRA>
 __global__ void __launch_bounds__(SCAN)
@@ -129,7 +160,6 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
     const float vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0, br = s.bias ? s.bias[N + n]*MINUS_LOG2E : 0;
     const float keep = s.mask_c ? s.mask_c[at.at] : 1;
     float c = s.c0 ? s.c0[b*ldc + n] : 0;
-    float tile[R][V], next[R][V];
 
     u += at.u_at;
     if (skip) skip += s.K == 4 ? at.u_at : at.first*s.B*N + i;
@@ -138,7 +168,7 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
     const uint8_t *pad = s.mask_pad ? s.mask_pad + row : NULL;
     const ptrdiff_t pad_step = at.x_step/(ptrdiff_t)N;
 
-    auto load = [&](float *v) {
+    auto load = [&](float *v, bool) {
         v[0] = get(u[0]);
         v[1] = get(u[N]);
         v[2] = get(u[2*N]);
@@ -164,28 +194,7 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
         if (cs) cs += at.x_step;
     };
 
-    const size_t tiles = s.T/R, rest = s.T%R;
-    if (tiles) {
-#pragma unroll
-        for (int t = 0; t < R; t++) load(tile[t]);
-    }
-    for (size_t k = 0; k < tiles; k++) {
-        if (k + 1 < tiles) {
-#pragma unroll
-            for (int t = 0; t < R; t++) load(next[t]);
-        }
-#pragma unroll
-        for (int t = 0; t < R; t++) step(tile[t]);
-#pragma unroll
-        for (int t = 0; t < R; t++)
-            for (int k1 = 0; k1 < V; k1++) tile[t][k1] = next[t][k1];
-    }
-#pragma unroll
-    for (int t = 0; t < R; t++)
-        if (t < (int)rest) load(tile[t]);
-#pragma unroll
-    for (int t = 0; t < R; t++)
-        if (t < (int)rest) step(tile[t]);
+    pipeline<R, V>(s.T, load, step);
     if (s.cT) s.cT[b*ldc + n] = c;
 }
 
@@ -208,7 +217,6 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const float *ski
     const float keep = s.mask_c ? s.mask_c[i] : 1;
     float c0 = s.c0 ? s.c0[b*ldc + n] : 0, dc = s.dc ? s.dc[b*ldc + n] : 0;
     float dvf = 0, dvr = 0, dbf = 0, dbr = 0;
-    float tile[R][V], next[R][V];
 
     const float *u = s.u + u_at, *dh = s.dh + x_at, *cs = s.c + x_at;
     float *du = s.du + u_at, c = *cs;
@@ -219,14 +227,14 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const float *ski
     const uint8_t *pad = s.mask_pad ? s.mask_pad + row : NULL;
     const ptrdiff_t pad_step = at.x_step/(ptrdiff_t)N;
 
-    auto load = [&](float *v, bool first) {         /* first: no c comes before, but c0 */
+    auto load = [&](float *v, bool last) {          /* at the first step c0 comes before */
         v[0] = u[0];
         v[1] = u[N];
         v[2] = u[2*N];
         v[3] = skip ? *skip : 0;
         v[4] = *dh;
         cs -= at.x_step;
-        v[5] = first ? c0 : *cs;
+        v[5] = last ? c0 : *cs;
         u -= at.u_step;
         dh -= at.x_step;
         if (skip) skip -= skip_step;
@@ -272,28 +280,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const float *ski
         if (dskip) dskip -= skip_step;
     };
 
-    const size_t tiles = (s.T - 1)/R, rest = s.T - tiles*R;     /* the first step is in the rest */
-    if (tiles) {
-#pragma unroll
-        for (int t = 0; t < R; t++) load(tile[t], false);
-    }
-    for (size_t k = 0; k < tiles; k++) {
-        if (k + 1 < tiles) {
-#pragma unroll
-            for (int t = 0; t < R; t++) load(next[t], false);
-        }
-#pragma unroll
-        for (int t = 0; t < R; t++) step(tile[t]);
-#pragma unroll
-        for (int t = 0; t < R; t++)
-            for (int k1 = 0; k1 < V; k1++) tile[t][k1] = next[t][k1];
-    }
-#pragma unroll
-    for (int t = 0; t < R; t++)
-        if (t < (int)rest) load(tile[t], t + 1 == (int)rest);
-#pragma unroll
-    for (int t = 0; t < R; t++)
-        if (t < (int)rest) step(tile[t]);
+    pipeline<R, V>(s.T, load, step);
     if (s.dc) s.dc[b*ldc + n] = dc;
     sums += b*4*N + n;
     sums[0]   = dvf;

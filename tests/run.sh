@@ -54,9 +54,10 @@ openmp() { works $1 -fopenmp > $dir/openmp.txt 2>&1 && echo -fopenmp; }
 
 say() { printf '%-15s %s\n' "$name" "$*"; }
 
-fail() { say "$*"; failed=$((failed + 1)); }
+# What failed is said at once, and again at the end of all jobs.
+fail() { say "$*" | tee -a $dir/failures.txt; failed=$((failed + 1)); }
 
-# report PROGRAM COMMAND...: runs it and adds up what it counts. Shows what failed.
+# report PROGRAM COMMAND...: runs it and adds up what it counts.
 report()
 {
     program=$1; shift
@@ -76,7 +77,7 @@ report()
         tail -n 30 $log
         fail "$program: failed, with status $status after '$last'"
     elif [ $f != 0 ]; then
-        grep 'failed: ' $log | head -n 20
+        grep 'failed: ' $log | head -n 20 | sed "s/^/$name: /" | tee -a $dir/failures.txt
     fi
     grep -i '^skipped' $log | while read -r line; do say "$program: $line"; done
     passed=$((passed + p)); failed=$((failed + f))
@@ -158,7 +159,7 @@ case $1 in
 esac
 
 [ $# -gt 0 ] && jobs=$*
-for name in $jobs; do rm -f $here/$name/result; done
+for name in $jobs; do rm -f $here/$name/result $here/$name/failures.txt; done
 mkdir -p $here
 start=$(date +%s)
 echo $jobs | tr ' ' '\n' | CC=$CC CXX=$CXX xargs -P "${JOBS:-2}" -n 1 sh tests/run.sh --job
@@ -168,9 +169,15 @@ for name in $jobs; do
     if read -r p f < $here/$name/result; then
         passed=$((passed + p)) failed=$((failed + f))
     else
+        dir=$here/$name
+        mkdir -p $dir
         fail "did not end"
     fi
 done
+if [ $failed != 0 ]; then
+    echo "What failed:"
+    for name in $jobs; do cat $here/$name/failures.txt 2> /dev/null; done
+fi
 echo "All tests took $(($(date +%s) - start)) s."
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -3,30 +3,12 @@
 # several schedules, with sanitizers, and with planted faults that the tests must find. The last
 # line is `N passed, N failed`.
 
-case $1 in -h|--help) sed -n '2,4s/^# //p' "$0"; exit ;; esac
-cd "$(dirname "$0")/.." || exit 2
-export LC_ALL=C
-CC=${CC:-cc}
-CXX=${CXX:-c++}
-dir=build/tests/cuda/work
-rm -rf $dir
-mkdir -p $dir
+. "$(dirname "$0")/check.sh"
 strict='-Wall -Wextra -Wpedantic -Werror -Wno-unknown-pragmas -Wno-clobbered'
 # with so little scratch memory at a time, scans and attention go in many parts
 gpu='-std=c++17 -I. -Itests/cuda -DSRU_STANDIN -DSRU_CUDA_BYTES=20000'
-passed=0 failed=0
 
-# count STATUS WHAT
-count()
-{
-    if [ $1 = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/test_cuda.sh: failed: $2"
-        grep -E 'failed|error|warning|stand-in|ERROR' $dir/log.txt | head -n 8
-    fi
-}
+excerpt() { grep -E 'failed|error|warning|stand-in|ERROR' $dir/log.txt | head -n 8; }
 
 # compile SOURCE OBJECT FLAGS...
 compile()
@@ -134,7 +116,7 @@ barrier 1 'void sum_rows_kernel'
 barrier 2 'void squares_kernel'
 barrier 3 'float block_sum'
 plant 4 '/layernorm_forward_kernel(float/,/^}/s/row >= rows/& || (FAULT == 4 \&\& lane >= n)/'
-plant 5 's/if (t < (int)rest) step/if (t + (FAULT == 5) < (int)rest) step/'
+plant 5 's/if (t < rest) step/if (t + (FAULT == 5) < rest) step/'
 plant 6 's/if (i >= s.B\*N) return;/if (i >= s.B*N + (FAULT == 6)) return;/'
 plant 7 '/^sru_status softmax_loss/,/^}/s/TRY(check_/if (FAULT == 7 \&\& *targets < -9) abort(); &/'
 plant 8 '/^sru_status deliver/,/^}/s/return check(c, name, cuda/if (FAULT == 8) return SRU_OK; &/'
@@ -154,5 +136,4 @@ if compile $dir/faults.cu faults.o -w; then
     find 9 'an operator waits for the GPU'
 fi
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

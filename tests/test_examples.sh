@@ -2,35 +2,8 @@
 # Builds and runs the examples and the benchmarks, and looks at what they print. The last line is
 # `N passed, N failed`. CC names the compiler; clang is used too where there is one.
 
-case $1 in -h|--help) sed -n '2,3s/^# //p' "$0"; exit ;; esac
-cd "$(dirname "$0")/.." || exit 2
-export LC_ALL=C
-CC=${CC:-cc}
-dir=build/tests/examples/work
-rm -rf $dir
-mkdir -p $dir
+. "$(dirname "$0")/check.sh"
 warnings='-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Werror'
-: > $dir/log.txt
-passed=0 failed=0
-
-count()                         # count STATUS WHAT
-{
-    if [ $1 = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/test_examples.sh: failed: $2"
-        head -n 12 $dir/log.txt
-    fi
-}
-
-check()                         # check WHAT COMMAND...: the command succeeds
-{
-    what=$1; shift
-    mv $dir/log.txt $dir/before.txt                 # what the command before has printed
-    "$@" > $dir/log.txt 2>&1
-    count $? "$what: $*"
-}
 
 refused()                       # refused COMMAND...: it fails, with one sentence on stderr only
 {
@@ -128,5 +101,4 @@ refused $dir/bench stream 20 2 --isa none
 refused $dir/bench stream 20 2 --threads
 refused $dir/bench stream 20 2 --seconds x
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

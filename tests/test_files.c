@@ -1534,7 +1534,8 @@ static void test_read_tensor(void)
         st_entry e;
         memset(&e, 0, sizeof e);
         e.data = im->data.p;
-        CHECK(test_to_bits(values[i]) == test_to_bits(st_value(&e, i)), "value %lu", (unsigned long)i);
+        CHECK(test_to_bits(values[i]) == test_to_bits(st_value(&e, i)),
+              "value %lu", (unsigned long)i);
     }
     {                               /* reordered: (4,6), interleaved by 2; transposed, by 3 */
         float reordered[24];
@@ -1543,9 +1544,11 @@ static void test_read_tensor(void)
         t.interleave = 2;
         CHECK(!sru_read_tensor(&t, file.p, file.n, error), "%s", error);
         for (r = 0; r < 4; r++)
-            for (c = 0; c < 6; c++)
-                CHECK(test_to_bits(reordered[r*6 + c]) == test_to_bits(values[(r % 2*2 + r/2)*6 + c]),
+            for (c = 0; c < 6; c++) {
+                float value = values[(r % 2*2 + r/2)*6 + c];
+                CHECK(test_to_bits(reordered[r*6 + c]) == test_to_bits(value),
                       "interleaved: row %lu", (unsigned long)r);
+            }
         t.interleave = 3;
         t.transpose = 1;
         CHECK(!sru_read_tensor(&t, file.p, file.n, error), "%s", error);
@@ -1575,7 +1578,8 @@ static void test_read_tensor(void)
     {
         st_entry e;
         e.data = im->data.p + image_find(im, "scalar")->begin;
-        CHECK(test_to_bits(scalar) == test_to_bits(st_value(&e, 0)), "a scalar is %g", (double)scalar);
+        CHECK(test_to_bits(scalar) == test_to_bits(st_value(&e, 0)),
+              "a scalar is %g", (double)scalar);
     }
     memset(&t, 0, sizeof t);
     strcpy(t.name, "four");

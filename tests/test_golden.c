@@ -365,7 +365,7 @@ static sru_status compute(const golden *g, const sru_context *ctx, const sru_mod
     return sru_forward(ctx, m, io);
 }
 
-/* Work of exactly the size that sru_size() tells, and a given number of threads; an empty result. */
+/* Work of exactly the size that sru_size() tells, and n threads; an empty result. */
 static sru_context context_of(golden *g, result *r, const sru_model *m, int training, int n,
                               char *error)
 {

@@ -2,29 +2,9 @@
 # Checks of sru.h as a header: standards, options, symbols, macros, how it is included. The last
 # line is `N passed, N failed`. CC and CXX name the compilers; clang is used where there is one.
 
-case $1 in -h|--help) sed -n '2,3s/^# //p' "$0"; exit ;; esac
-cd "$(dirname "$0")/.." || exit 2
-export LC_ALL=C
-CC=${CC:-cc}
-CXX=${CXX:-c++}
-dir=build/tests/header/work
-rm -rf $dir
-mkdir -p $dir/renamed
+. "$(dirname "$0")/check.sh"
+mkdir $dir/renamed
 strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
-passed=0 failed=0
-
-# check WHAT COMMAND...: the command succeeds
-check()
-{
-    what=$1; shift
-    if "$@" > $dir/log.txt 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/test_header.sh: failed: $what: $*"
-        head -n 6 $dir/log.txt
-    fi
-}
 
 have() { command -v "$1" > /dev/null || { echo "skipped: $1 is not installed"; false; }; }
 
@@ -324,5 +304,4 @@ for name in $(sed -n '/^   OPTIONS/,/\*\//s/^   \(SRU[A-Z_]*\).*/\1/p' sru.h); d
     check "README.md has the option $name" grep -q "\`$name" README.md
 done
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

@@ -5,26 +5,7 @@
 # A block ```c with `int main(` is a whole program. Any other is a fragment: its lines that begin
 # with # go to the top of a program, the rest into its main(), after the declarations below.
 
-case $1 in -h|--help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit ;; esac
-cd "$(dirname "$0")/.." || exit 2
-export LC_ALL=C
-CC=${CC:-cc}
-dir=build/tests/readme/work
-rm -rf $dir
-mkdir -p $dir
-passed=0 failed=0
-
-check()                         # check WHAT COMMAND...: the command succeeds
-{
-    what=$1; shift
-    if "$@" > $dir/log.txt 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/test_readme.sh: failed: $what: $*"
-        head -n 12 $dir/log.txt
-    fi
-}
+. "$(dirname "$0")/check.sh"
 
 awk -v dir=$dir '
     /^```c$/  { file = dir "/" NR + 1 ".block"; next }
@@ -77,5 +58,4 @@ for file in $(grep -o '](\([a-zA-Z._/-]*\))' README.md | tr -d ']()' | sort -u);
 done
 check "README.md has all its figures" sh -c '! grep -n "@@" README.md'
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish
