@@ -92,7 +92,8 @@ typedef enum sru_type { /* the form of a model's weights */
     SRU_PLAIN = 0,      /* float32 arrays, see sru_get_tensor(): to initialise, train, load, save */
     SRU_F32,            /* packed float32, for inference: the same bits as SRU_PLAIN, faster */
     SRU_BF16,           /* packed bfloat16: half the bytes */
-    SRU_Q8              /* packed int8 with a float32 scale for each unit's row: a quarter */
+    SRU_Q8,             /* packed int8 with a float32 scale for each unit's row: a quarter */
+    SRU_F16             /* packed float16, on GPUs only: half the bytes */
 } sru_type;
 
 /* ---- Networks -------------------------------------------------------------------------------- */
@@ -298,6 +299,8 @@ typedef struct sru_scan {
     const float   *a;                       /* (T,B,A) */
     const void    *w;                       /* (K,N,A) in the form type; NULL: u is given */
     sru_type       type;                    /* if packed: K groups for each direction, see pack */
+    sru_type       storage;                 /* of a, u, x, h, c and their gradients: SRU_PLAIN; on
+                                               GPUs also SRU_BF16, SRU_F16, and arrays of these */
     float         *u;                       /* (T,B,K,N); out if w, then NULL: not wanted */
     const float   *x;                       /* (T,B,N) */
     const float   *v, *bias;                /* (2,N) [forget | reset]; NULL: 0 */
@@ -424,8 +427,9 @@ struct sru_backend {
    op->alloc gives, and op->copy copies either way; loss and norm may be on either side. Work is put
    on the stream, a cudaStream_t, and only results in host memory are waited for. A backend belongs
    to the device that was current, and to one thread at a time. Files and sru_init() work on host
-   memory; weights are packed on the device, by sru_pack(), as SRU_F32 or SRU_BF16. Rings in state
-   have an order of their own, and a target that is no column makes the loss NaN. NULL: failed. */
+   memory; weights are packed on the device, by sru_pack(), as SRU_F32, SRU_BF16 or SRU_F16. State's
+   rings have an order of their own, and a target that is no column makes the loss NaN. NULL:
+   failed. */
 #ifdef SRU_CUDA
 typedef enum sru_cuda_math {    /* products on SRU_PLAIN weights; all else is float32 */
     SRU_CUDA_FLOAT32 = 0,
@@ -497,14 +501,17 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #if defined(__GNUC__)
 #define SRU__INLINE static inline __attribute__((always_inline))
 #define SRU__UNROLL _Pragma("GCC unroll 64")
+#define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only in the end */
 #define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
 #elif defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
 #define SRU__INLINE static inline
 #define SRU__UNROLL
+#define SRU__UNROLL_4
 #define SRU__PREFETCH(at) ((void)(at))
 #else
 #define SRU__INLINE static
 #define SRU__UNROLL
+#define SRU__UNROLL_4
 #define SRU__PREFETCH(at) ((void)(at))
 #endif
 #ifdef SRU_NO_BACKWARD
@@ -816,7 +823,7 @@ typedef struct sru__kernels {
     void (*row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
                 float *c, size_t plane, int nr);
     void (*scan_forward)(const sru__scan_job *);
-    float (*attend)(float *s, float *most, float *sum);
+    void (*attend)(float *s, float *most, float *sum, float *sums, size_t wide);
     void (*layernorm)(float *y, float *stats, const float *x, const float *gain, const float *bias,
                       size_t n);
     double (*softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n);
@@ -1074,8 +1081,16 @@ static float sru__value(const sru__source *, size_t row, size_t col);
 
 static size_t sru__packed_panel(sru_type type, size_t k)
 {
-    return type == SRU_F32 ? 64 * k : type == SRU_BF16 ? 64 * sru__ceil(k, 2)
+    return type == SRU_F32 ? 64 * k
+         : type == SRU_BF16 || type == SRU_F16 ? 64 * sru__ceil(k, 2)
          : type == SRU_Q8 ? 64 + 64 * sru__ceil(k, 4) : 0;
+}
+
+/* Whether the CPU offers weights in this form. */
+static sru_status sru__check_type(const sru_context *c, const char *name, sru_type type)
+{
+    if ((unsigned)type <= SRU_Q8) return SRU_OK;
+    return SRU__FAIL(c, SRU_EINVAL, "%s: on the CPU there is no type %u", name, (size_t)type);
 }
 
 static uint16_t sru__to_bf16(float x)
@@ -1138,7 +1153,7 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
 {
     const size_t panel = sru__packed_panel(type, k);
     sru__source from;
-    (void)ctx;
+    if (sru__check_type(ctx, "pack", type)) return 0;
     if (type == SRU_PLAIN) {
         if (packed) memcpy(packed, w, n * k * 4);
         return n * k * 4;
@@ -1185,8 +1200,10 @@ SRU__INLINE void sru__interleave_of(float *out, const size_t width, const float 
 {
     size_t i, p;
     for (p = 0; p < k; p++, out += width, a += col) {
-        if (row == 1) memcpy(out, a, width * sizeof *a);
-        else {
+        if (row == 1) {
+            SRU__PREFETCH((uintptr_t)a + 16 * col * sizeof *a);     /* of rows far apart */
+            memcpy(out, a, width * sizeof *a);
+        } else {
             SRU__UNROLL
             for (i = 0; i < width; i++) out[i] = a[i * row];
         }
@@ -1372,6 +1389,7 @@ static sru_status sru__cpu_linear_forward(const sru_context *ctx, float *y, cons
                                           const void *w, sru_type type, const float *b,
                                           size_t rows, size_t n, size_t k)
 {
+    sru_status status;
     sru__gemm g;
     if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX
         || sru__product(3, rows, k, sizeof(float)) == SIZE_MAX
@@ -1381,8 +1399,8 @@ static sru_status sru__cpu_linear_forward(const sru_context *ctx, float *y, cons
     if (!rows || !n) return SRU_OK;
     if (!y || (k && (!x || !w)))
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: y, x and w must not be NULL");
-    if ((unsigned)type > SRU_Q8)
-        return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: there is no type %u", (size_t)type);
+    status = sru__check_type(ctx, "linear_forward", type);
+    if (status) return status;
     memset(&g, 0, sizeof g);
     g.m = rows;
     g.n = n;
@@ -1633,6 +1651,7 @@ static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
 static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const char *name)
 {
     const size_t K = (size_t)s->K, most = sru__max(s->A, 4 * s->N);
+    sru_status status;
     if (s->K != 3 && s->K != 4)
         return SRU__FAIL(c, SRU_EINVAL, "%s: K must be 3 or 4", name);
     if (s->bidirectional && s->N % 2)
@@ -1642,8 +1661,10 @@ static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const
         || sru__product(4, K, s->N, s->A, sizeof(float)) == SIZE_MAX)
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, N %u, A %u are too large", name, s->T,
                          s->B, s->N, s->A);
-    if ((unsigned)s->type > SRU_Q8)
-        return SRU__FAIL(c, SRU_EINVAL, "%s: there is no type %u", name, (size_t)s->type);
+    status = sru__check_type(c, name, s->type);
+    if (status) return status;
+    if (s->storage != SRU_PLAIN)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: on the CPU storage must be SRU_PLAIN", name);
     if (s->ldc && s->ldc < s->N)
         return SRU__FAIL(c, SRU_EINVAL, "%s: ldc %u is less than N %u", name, s->ldc, s->N);
     if (s->T && s->B && s->N) {
@@ -1906,14 +1927,15 @@ static void sru__put_key(float *block, size_t hd, size_t j, const float *key, co
 static void sru__hide(float *s, size_t start, size_t lo, size_t hi, const uint8_t *memory_pad,
                       const uint8_t *pad, size_t M, size_t step, const float *bias)
 {
-    size_t j;
-    if (lo <= start && hi >= start + SRU__KEYS && !memory_pad && !pad && !bias) return;
-    for (j = 0; j < SRU__KEYS; j++) {
-        const size_t at = start + j;
+    const size_t end = start + SRU__KEYS;
+    size_t at;
+    for (at = start; at < sru__min(lo, end); at++) s[at - start] = SRU__HIDDEN;
+    for (at = sru__max(hi, start); at < end; at++) s[at - start] = SRU__HIDDEN;
+    if (!memory_pad && !pad && !bias) return;
+    for (at = sru__max(lo, start); at < sru__min(hi, end); at++) {
         const uint8_t *p = at < M ? memory_pad : pad;
-        if (at < lo || at >= hi) s[j] = SRU__HIDDEN;
-        else if (p && p[(at < M ? at : at - M) * step]) s[j] = SRU__HIDDEN;
-        else if (bias) s[j] += bias[at];
+        if (p && p[(at < M ? at : at - M) * step]) s[at - start] = SRU__HIDDEN;
+        else if (bias) s[at - start] += bias[at];
     }
 }
 
@@ -1987,13 +2009,12 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
         sru__strips_product(r->kern, strips, n, hd, block, SRU__KEYS / SRU__PANEL, scores,
                             SRU__KEYS, 0);
         for (i = 0; i < n; i++) {
-            float *score = scores + i * SRU__KEYS, by;
+            float *score = scores + i * SRU__KEYS;
             sru__hide(score, g * SRU__KEYS, lo[i], hi[i],
                       s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
                       s->mask_pad && !s->ring ? s->mask_pad + b : NULL, s->M, s->B,
                       s->attn_mask ? s->attn_mask + t[i] * r->S : NULL);
-            by = r->kern->attend(score, most + i, sum + i);
-            for (j = 0; j < wide && by != 1; j++) sums[i * wide + j] *= by;
+            r->kern->attend(score, most + i, sum + i, sums + i * wide, wide);
             for (j = 0; j < SRU__KEYS && s->dropout > 0; j++)
                 score[j] *= sru__uniform(r->key, ((uint64_t)head * s->T + t[i]) * r->S
                                          + g * SRU__KEYS + j) < s->dropout ? 0 : keep;
@@ -2007,11 +2028,12 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     for (i = 0; i < n; i++) {
         const size_t at = (t[i] * s->B + b) * s->P + h * hd;
         const float by = sum[i] > 0 ? 1 / sum[i] : 0;
-        for (j = 0; j < hd; j++) {
-            const float a = sums[i * wide + j] * by;
-            if (s->a) s->a[at + j] = a;
-            s->o[at + j] = s->alpha ? s->q[at + j] + alpha * a : a;
-        }
+        const float *q = s->q + at;
+        float *a = sums + i * wide, *o = s->o + at;
+        for (j = 0; j < hd; j++) a[j] *= by;
+        if (s->a) memcpy(s->a + at, a, hd * 4);
+        if (!s->alpha) memcpy(o, a, hd * 4);
+        for (j = 0; j < hd && s->alpha; j++) o[j] = q[j] + alpha * a[j];
         if (s->lse)
             s->lse[head * s->T + t[i]] = sum[i] > 0 ? most[i] + (float)sru__dlog((double)sum[i])
                                                     : 0;
@@ -3286,7 +3308,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     f = &m->config;
     status = sru__check_config(f, c->error);
     if (status) return status;
-    if ((unsigned)m->type > SRU_Q8)
+    if ((unsigned)m->type > SRU_F16)
         return SRU__FAIL(c, SRU_EINVAL, "%s: there is no type %u", name, (size_t)m->type);
     most = sru__max((size_t)f->input_size, sru__max((size_t)f->projection_size, sru__width(f)));
     if (sru__product(6, io->T, io->B, most, (size_t)8, (size_t)sru__layers(f) + 1, sizeof(float))
@@ -3674,7 +3696,7 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     if (!c.op) c.op = sru_cpu();
     if (!to || !weights || !from || !from->weights)
         return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: a pointer is NULL");
-    if (from->type != SRU_PLAIN || (unsigned)to->type > SRU_Q8)
+    if (from->type != SRU_PLAIN || (unsigned)to->type > SRU_F16)
         return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: packs SRU_PLAIN weights into another type");
     status = sru__check_config(&from->config, c.error);
     if (status) return status;
@@ -4517,7 +4539,7 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     int l, i;
     if (!m) return sru__say(error, "the model is NULL"), SRU_EINVAL;
     if ((unsigned)m->type > SRU_Q8)
-        return sru__say(error, "there is no type %u", (size_t)m->type), SRU_EINVAL;
+        return sru__say(error, "no file is read into type %u", (size_t)m->type), SRU_EINVAL;
     status = sru__open(&file, bytes, size, error);
     f = m->config;
     if (!status && !f.input_size) status = sru__read_config(&file, &f);
@@ -4917,6 +4939,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__FAIL
 #undef SRU__INLINE
 #undef SRU__UNROLL
+#undef SRU__UNROLL_4
 #undef SRU__PREFETCH
 #undef SRU__PORTION
 #undef SRU__TRAINING
@@ -5136,6 +5159,7 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
                                           + (size_t)(j % SRU__VP) * SRU__W)
                             : sru__zero();
     }
+    SRU__UNROLL_4                   /* or counting takes up to a tenth of the time */
     for (p = 0; p < k; p++) {
         SRU__UNROLL
         for (j = 0; j < panels * SRU__VP; j++)
@@ -5566,13 +5590,13 @@ static void SRU__FN(scan_backward)(const sru__scan_job *s)
 /* ---- attention ------------------------------------------------------------------------------ */
 
 /* One query's scores of SRU__KEYS keys become weights exp(s - most), hidden ones 0. most and sum
-   are those of all keys so far; what was summed with the former most is to be multiplied by the
-   result. */
-static float SRU__FN(attend)(float *s, float *most, float *sum)
+   are those of all keys so far; sums (wide) are of values by the former weights, which shrink. */
+static void SRU__FN(attend)(float *s, float *most, float *sum, float *sums, size_t wide)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
     sru__vec best = hidden, total = sru__zero(), p[4];
     float next, by = 1;
+    size_t at;
     int i, j;
     for (i = 0; i < SRU__KEYS; i += SRU__W) best = sru__most(best, sru__load(s + i));
     next = sru__highest(best);
@@ -5588,10 +5612,16 @@ static float SRU__FN(attend)(float *s, float *most, float *sum)
             total = total + p[j];
         }
     }
-    if (next != *most) by = sru__highest(sru__exp(sru__zero() + (*most - next)));
+    if (next != *most) {
+        best = sru__exp(sru__zero() + (*most - next));
+        memcpy(&by, &best, sizeof by);
+        for (at = 0; at < wide; at += SRU__W) {
+            best = sru__load(sums + at) * by;
+            memcpy(sums + at, &best, sizeof best);
+        }
+    }
     *sum = *sum * by + sru__sum(total);
     *most = next;
-    return by;
 }
 
 #ifndef SRU_NO_BACKWARD

@@ -45,6 +45,7 @@ typedef __half        fp16;
 __device__ __forceinline__ float get(float x) { return x; }
 __device__ __forceinline__ float get(bf16 x)  { return __bfloat162float(x); }
 __device__ __forceinline__ float get(fp16 x)  { return __half2float(x); }
+__device__ __forceinline__ void put(float *y, float x) { *y = x; }
 __device__ __forceinline__ void put(bf16 *y, float x) { *y = __float2bfloat16(x); }
 __device__ __forceinline__ void put(fp16 *y, float x) { *y = __float2half(x); }
 
@@ -93,8 +94,9 @@ __device__ __forceinline__ float warp_max(float x)
    for another. The columns of the backward direction go through the same code, from the last step
    to the first.
 
-   Of each (t,b,n) it reads K of u, and x if K = 3, and writes h: 20 bytes; with c 24. u is float32,
-   or bfloat16 or float16 where it is scratch memory, which makes 14 or, with K = 4, 12 bytes. */
+   Of each (t,b,n) it reads K of u, and x if K = 3, and writes h: 20 bytes; with c 24. Half as many
+   where s.storage is bfloat16 or float16. Where only u is, as scratch memory of products in these
+   types, 14 or, with K = 4, 12. State, gates and sums are float32 always. */
 struct column {
     size_t n, at, first;            /* column, b*N + n, and the step that comes first */
     ptrdiff_t x_step, u_step;       /* values from step to step in h and in u */
@@ -144,8 +146,8 @@ __device__ __forceinline__ void pipeline(size_t T, Load load, Step step)
         if (t < rest) step(tile[t]);
 }
 
-/* U, S: types of u and of the skip term. EXTRA: with vt or mask_pad, or both. */
-template <class U, class S, bool TANH, bool EXTRA>
+/* U, S, H: types of u, of the skip term, and of h and c. EXTRA: with vt or mask_pad, or both. */
+template <class U, class S, class H, bool TANH, bool EXTRA>
 __global__ void __launch_bounds__(SCAN)
 scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 {
@@ -163,7 +165,7 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 
     u += at.u_at;
     if (skip) skip += s.K == 4 ? at.u_at : at.first*s.B*N + i;
-    float *h = s.h + at.first*s.B*N + i, *cs = s.c ? s.c + at.first*s.B*N + i : NULL;
+    H *h = (H *)s.h + at.first*s.B*N + i, *cs = s.c ? (H *)s.c + at.first*s.B*N + i : NULL;
     const float *vt = s.vt ? s.vt + row*2*N + n : NULL;
     const uint8_t *pad = s.mask_pad ? s.mask_pad + row : NULL;
     const ptrdiff_t pad_step = at.x_step/(ptrdiff_t)N;
@@ -188,8 +190,8 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
         const float after = fmaf(c - v[0], f, v[0]), x = v[3]*scale;
         const bool padded = EXTRA && v[6] != 0;
         c = padded ? c : after;
-        *h = padded ? 0 : fmaf((TANH ? tanhf(c) : c) - x, r*keep, x);
-        if (cs) *cs = c;
+        put(h, padded ? 0 : fmaf((TANH ? tanhf(c) : c) - x, r*keep, x));
+        if (cs) put(cs, c);
         h += at.x_step;
         if (cs) cs += at.x_step;
     };
@@ -199,10 +201,10 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 }
 
 /* From the last step to the first; with c stored, only dc is a chain. Reads u, x, c and dh, writes
-   du and dx: 40 bytes. sums (B,4,N): of this sequence, for dv and dbias. */
-template <bool TANH, bool EXTRA>
+   du and dx: 40 bytes, or 20. sums (B,4,N): of this sequence, for dv and dbias. H: s.storage. */
+template <class H, bool TANH, bool EXTRA>
 __global__ void __launch_bounds__(SCAN)
-scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const float *skip, float *dskip)
+scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H *dskip)
 {
     enum { R = EXTRA ? 4 : 8, V = EXTRA ? 9 : 6 };
     const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
@@ -218,8 +220,9 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const float *ski
     float c0 = s.c0 ? s.c0[b*ldc + n] : 0, dc = s.dc ? s.dc[b*ldc + n] : 0;
     float dvf = 0, dvr = 0, dbf = 0, dbr = 0;
 
-    const float *u = s.u + u_at, *dh = s.dh + x_at, *cs = s.c + x_at;
-    float *du = s.du + u_at, c = *cs;
+    const H *u = (const H *)s.u + u_at, *dh = (const H *)s.dh + x_at, *cs = (const H *)s.c + x_at;
+    H *du = (H *)s.du + u_at;
+    float c = get(*cs);
     if (skip) skip += s.K == 4 ? u_at : x_at;
     if (dskip) dskip += s.K == 4 ? u_at : x_at;
     const float *vt = s.vt ? s.vt + row*2*N + n : NULL;
@@ -228,13 +231,13 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const float *ski
     const ptrdiff_t pad_step = at.x_step/(ptrdiff_t)N;
 
     auto load = [&](float *v, bool last) {          /* at the first step c0 comes before */
-        v[0] = u[0];
-        v[1] = u[N];
-        v[2] = u[2*N];
-        v[3] = skip ? *skip : 0;
-        v[4] = *dh;
+        v[0] = get(u[0]);
+        v[1] = get(u[N]);
+        v[2] = get(u[2*N]);
+        v[3] = skip ? get(*skip) : 0;
+        v[4] = get(*dh);
         cs -= at.x_step;
-        v[5] = last ? c0 : *cs;
+        v[5] = last ? c0 : get(*cs);
         u -= at.u_step;
         dh -= at.x_step;
         if (skip) skip -= skip_step;
@@ -255,14 +258,14 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const float *ski
 
         /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr) */
         const float dg = d*keep*r, zr = d*keep*(g - x)*r*(1 - r), before = dc;
-        if (dskip) *dskip = (d - dg)*scale;
+        if (dskip) put(dskip, (d - dg)*scale);
         dc = TANH ? fmaf(dg, 1 - g*g, dc) : dg + dc;
 
         /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
         const float zf = padded ? 0 : dc*(c1 - u0)*f*(1 - f);
-        du[0]   = padded ? 0 : dc*(1 - f);
-        du[N]   = zf;
-        du[2*N] = zr;
+        put(du, padded ? 0 : dc*(1 - f));
+        put(du + N, zf);
+        put(du + 2*N, zr);
 
         /* forward: zf = u1 + wf*c1 + bf, zr = u2 + wr*c1 + br */
         if (EXTRA && dvt) {
@@ -954,11 +957,16 @@ cudaDataType product_type(const sru_context *c, bool backward)
          : math == SRU_CUDA_FP16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/* Packed weights have theirs. */
+/* In memory; SRU_PLAIN is float32. */
+cudaDataType type_of(sru_type type)
+{
+    return type == SRU_BF16 ? CUDA_R_16BF : type == SRU_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+/* Packed weights are multiplied as they are. */
 cudaDataType weights_type(const sru_context *c, sru_type type)
 {
-    return type == SRU_PLAIN ? product_type(c, false)
-         : type == SRU_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return type == SRU_PLAIN ? product_type(c, false) : type_of(type);
 }
 
 sru_status narrow(const sru_context *c, const char *name, void *y, cudaDataType type,
@@ -969,40 +977,40 @@ sru_status narrow(const sru_context *c, const char *name, void *y, cudaDataType 
     return launch(c, name, narrow_kernel<fp16>, ceil_div(n, 256), 1, 256, (fp16 *)y, x, n);
 }
 
-/* x, or in scratch memory what is left of it in fewer bits. */
-sru_status operand(sru_context *c, const char *name, const void **y, const float *x, size_t n,
-                   cudaDataType type)
+/* x as it is if it has the type, or, of float32, in scratch memory what is left in fewer bits. */
+sru_status operand(sru_context *c, const char *name, const void **y, const void *x, cudaDataType is,
+                   size_t n, cudaDataType type)
 {
     void *p;
     *y = x;
-    if (type == CUDA_R_32F) return SRU_OK;
+    if (is == type) return SRU_OK;
     *y = p = take<char>(c, product({n, 2}));
     if (!p) return no_memory(c, name);
-    return c->measure ? SRU_OK : narrow(c, name, p, type, x, n);
+    return c->measure ? SRU_OK : narrow(c, name, p, type, (const float *)x, n);
 }
 
 size_t packed_rows(sru_type type, size_t k)         /* bytes of 16 rows: sru.h reserves as many */
 {
-    return type == SRU_F32 ? 64*k : type == SRU_BF16 ? 64*ceil_div(k, 2) : 0;
-}
-
-/* Packed is row after row, as they are or in bfloat16; float16 and int8 are not offered. */
-size_t pack(const sru_context *ctx, void *packed, sru_type type, const float *w, size_t n, size_t k)
-{
-    const size_t bytes = type == SRU_PLAIN ? n*k*4 : ceil_div(n, PANEL)*packed_rows(type, k);
-    if (type != SRU_PLAIN && type != SRU_F32 && type != SRU_BF16)
-        return (void)fail(ctx, SRU_EINVAL, "pack: on the GPU there are SRU_F32 and SRU_BF16"), 0;
-    if (!packed || ctx->measure) return bytes;
-    if (check_pointers(ctx, "pack", {P(packed), P(w)})) return 0;
-    if (type == SRU_BF16)
-        return narrow(ctx, "pack", packed, CUDA_R_16BF, w, n*k) ? 0 : bytes;
-    return copy(ctx, packed, w, n*k*4) ? 0 : bytes;
+    return type == SRU_F32 ? 64*k : type == SRU_BF16 || type == SRU_F16 ? 64*ceil_div(k, 2) : 0;
 }
 
 sru_status check_type(const sru_context *c, const char *name, sru_type type)
 {
-    if (type == SRU_PLAIN || type == SRU_F32 || type == SRU_BF16) return SRU_OK;
-    return fail(c, SRU_EINVAL, "%s: on the GPU there are SRU_PLAIN, SRU_F32 and SRU_BF16", name);
+    if (type == SRU_PLAIN || type == SRU_F32 || type == SRU_BF16 || type == SRU_F16) return SRU_OK;
+    return fail(c, SRU_EINVAL, "%s: on the GPU there are SRU_PLAIN, SRU_F32, SRU_BF16 and SRU_F16",
+                name);
+}
+
+/* Packed is row after row, as they are, in bfloat16 or in float16. */
+size_t pack(const sru_context *ctx, void *packed, sru_type type, const float *w, size_t n, size_t k)
+{
+    const size_t bytes = type == SRU_PLAIN ? n*k*4 : ceil_div(n, PANEL)*packed_rows(type, k);
+    if (check_type(ctx, "pack", type)) return 0;
+    if (!packed || ctx->measure) return bytes;
+    if (check_pointers(ctx, "pack", {P(packed), P(w)})) return 0;
+    if (type_of(type) != CUDA_R_32F)
+        return narrow(ctx, "pack", packed, type_of(type), w, n*k) ? 0 : bytes;
+    return copy(ctx, packed, w, n*k*4) ? 0 : bytes;
 }
 
 sru_status linear_forward(const sru_context *ctx, float *y, const float *x, const void *w,
@@ -1020,14 +1028,36 @@ sru_status linear_forward(const sru_context *ctx, float *y, const float *x, cons
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         const cudaDataType t = weights_type(c, type);
         const void *wt = w, *xt;
-        if (type == SRU_PLAIN) TRY(operand(c, name, &wt, (const float *)w, n*k, t));
-        TRY(operand(c, name, &xt, x, rows*k, t));
+        if (type == SRU_PLAIN) TRY(operand(c, name, &wt, w, CUDA_R_32F, n*k, t));
+        TRY(operand(c, name, &xt, x, CUDA_R_32F, rows*k, t));
         if (c->measure) return SRU_OK;
         if (b) TRY(launch(c, name, fill_rows_kernel, rows, 1, 128, y, b, n));
         if (!k) return b ? SRU_OK : copy(c, y, NULL, rows*n*4);
         return gemm(c, name, {y, CUDA_R_32F, n, false, 0}, {xt, t, k, false, 0},
                     {wt, t, k, true, 0}, rows, n, k, 1, b ? 1.0f : 0.0f);
     });
+}
+
+/* dx = dy w + beta dx, dw += dy' x, where dx, dy and x are stored in a type. */
+sru_status products_backward(sru_context *c, const char *name, void *dx, float *dw, const void *dy,
+                             const void *x, cudaDataType stored, const float *w, float beta,
+                             size_t rows, size_t n, size_t k)
+{
+    const cudaDataType t = stored == CUDA_R_32F ? product_type(c, true) : stored;
+    const void *wt = w, *xt = x, *dyt;
+    if (!rows || !k) return SRU_OK;
+    if (dx && !n && beta == 0) return copy(c, dx, NULL, rows*k*size_of(stored));
+    TRY(operand(c, name, &dyt, dy, stored, rows*n, t));
+    if (dx) TRY(operand(c, name, &wt, w, CUDA_R_32F, n*k, t));
+    if (dw) TRY(operand(c, name, &xt, x, stored, rows*k, t));
+    if (c->measure) return SRU_OK;
+    if (dx)
+        TRY(gemm(c, name, {dx, stored, k, false, 0}, {dyt, t, n, false, 0}, {wt, t, k, false, 0},
+                 rows, k, n, 1, beta));
+    if (dw)
+        TRY(gemm(c, name, {dw, CUDA_R_32F, k, false, 0}, {dyt, t, n, true, 0},
+                 {xt, t, k, false, 0}, n, k, rows, 1, 1));
+    return SRU_OK;
 }
 
 /* forward: y = x w' + b */
@@ -1045,26 +1075,11 @@ sru_status linear_backward(const sru_context *ctx, float *dx, float *dw, float *
         return fail(ctx, SRU_EINVAL, "%s: beta must be 0 or 1", name);
     TRY(check_pointers(ctx, name, {P(dx), P(dw), P(db), P(dy), P(x), P(w)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
-        const cudaDataType t = product_type(c, true);
-        const void *wt = w, *xt = x, *dyt;
-        if (!rows) return SRU_OK;
-        if (db) {
+        if (db && rows) {
             sru_context inner = *c;
             TRY(add_columns(&inner, name, db, NULL, n, dy, rows, n));
         }
-        if (!k) return SRU_OK;
-        if (dx && !n && beta == 0) return copy(c, dx, NULL, rows*k*4);
-        TRY(operand(c, name, &dyt, dy, rows*n, t));
-        if (dx) TRY(operand(c, name, &wt, w, n*k, t));
-        if (dw) TRY(operand(c, name, &xt, x, rows*k, t));
-        if (c->measure) return SRU_OK;
-        if (dx)
-            TRY(gemm(c, name, {dx, CUDA_R_32F, k, false, 0}, {dyt, t, n, false, 0},
-                     {wt, t, k, false, 0}, rows, k, n, 1, beta));
-        if (dw)
-            TRY(gemm(c, name, {dw, CUDA_R_32F, k, false, 0}, {dyt, t, n, true, 0},
-                     {xt, t, k, false, 0}, n, k, rows, 1, 1));
-        return SRU_OK;
+        return products_backward(c, name, dx, dw, dy, x, CUDA_R_32F, w, beta, rows, n, k);
     });
 }
 
@@ -1088,6 +1103,9 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
     if (s->T && s->B && s->N && !s->w && !s->u)
         return fail(c, SRU_EINVAL, "%s: u and w must not both be NULL", name);
     TRY(check_type(c, name, s->type));
+    TRY(check_type(c, name, s->storage));
+    if (s->w && s->type != SRU_PLAIN && s->storage != SRU_PLAIN && s->type != s->storage)
+        return fail(c, SRU_EINVAL, "%s: packed weights and storage must be of one type", name);
     return check_pointers(c, name, {P(s->a), P(s->w), P(s->u), P(s->x), P(s->v), P(s->bias),
                                     P(s->vt), P(s->mask_c), P(s->mask_pad), P(s->c0), P(s->cT),
                                     P(s->h), P(s->c), P(s->dh), P(s->dc), P(s->du), P(s->dx),
@@ -1110,21 +1128,39 @@ sru_status scan_product(const sru_context *c, const sru_scan *s, void *u, cudaDa
                 {w, type, s->A, true, group}, rows, D, s->A, 1, 0, dirs*(size_t)s->K);
 }
 
-template <class U, class S>
-sru_status scan_u(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
+template <class H, class U, class S>
+sru_status scan_skip(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
 {
     const bool extra = s.vt || s.mask_pad;
     return launch(c, "scan_forward",
-                  s.use_tanh ? extra ? scan_forward_kernel<U, S, true, true>
-                                     : scan_forward_kernel<U, S, true, false>
-                             : extra ? scan_forward_kernel<U, S, false, true>
-                                     : scan_forward_kernel<U, S, false, false>,
+                  s.use_tanh ? extra ? scan_forward_kernel<U, S, H, true, true>
+                                     : scan_forward_kernel<U, S, H, true, false>
+                             : extra ? scan_forward_kernel<U, S, H, false, true>
+                                     : scan_forward_kernel<U, S, H, false, false>,
                   ceil_div(s.B*s.N, SCAN), 1, SCAN, s, ldc, u, skip);
 }
 
-template <class U> sru_status scan(const sru_context *c, const sru_scan &s, size_t ldc, const U *u)
+template <class H, class U>
+sru_status scan_u(const sru_context *c, const sru_scan &s, size_t ldc, const U *u)
 {
-    return s.K == 4 ? scan_u(c, s, ldc, u, u + 3*s.N) : scan_u(c, s, ldc, u, s.x);
+    return s.K == 4 ? scan_skip<H>(c, s, ldc, u, u + 3*s.N)
+                    : scan_skip<H>(c, s, ldc, u, (const H *)s.x);
+}
+
+sru_status scan(const sru_context *c, const sru_scan &s, size_t ldc, const void *u,
+                cudaDataType type)
+{
+    if (s.storage == SRU_BF16) return scan_u<bf16>(c, s, ldc, (const bf16 *)u);
+    if (s.storage == SRU_F16) return scan_u<fp16>(c, s, ldc, (const fp16 *)u);
+    if (type == CUDA_R_16BF) return scan_u<float>(c, s, ldc, (const bf16 *)u);
+    if (type == CUDA_R_16F) return scan_u<float>(c, s, ldc, (const fp16 *)u);
+    return scan_u<float>(c, s, ldc, (const float *)u);
+}
+
+/* p, n values of so many bytes further on; NULL stays NULL. */
+template <class X> X *further(X *p, size_t n, size_t size)
+{
+    return p ? (X *)((uintptr_t)p + n*size) : NULL;
 }
 
 sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
@@ -1137,7 +1173,10 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         sru_scan s = *args;
         const size_t T = s.T, row = s.B*(size_t)s.K*s.N, ldc = s.ldc ? s.ldc : s.N;
-        const cudaDataType type = weights_type(c, s.type), u_type = s.u ? CUDA_R_32F : type;
+        const cudaDataType stored = type_of(s.storage);
+        const cudaDataType type = stored == CUDA_R_32F ? weights_type(c, s.type) : stored;
+        const cudaDataType u_type = s.u ? stored : type;
+        const size_t size = size_of(stored);
         const void *w = s.w;
         size_t steps = T;
         void *u = s.u;
@@ -1154,7 +1193,7 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         }
         if (s.w && !u) return no_memory(c, name);
         if (s.w && s.type == SRU_PLAIN)
-            TRY(operand(c, name, &w, (const float *)s.w, (size_t)s.K*s.N*s.A, type));
+            TRY(operand(c, name, &w, s.w, CUDA_R_32F, (size_t)s.K*s.N*s.A, type));
         if (!row) return SRU_OK;
         for (size_t t = 0; t < T || t == 0; t += steps) {
             sru_context chunk = *c;
@@ -1163,24 +1202,37 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
             const void *a;
             p.T = T - t < steps ? T - t : steps;
             if (s.w) {
-                TRY(operand(&chunk, name, &a, s.a + at*s.A, p.T*s.B*s.A, type));
+                TRY(operand(&chunk, name, &a, further(s.a, at*s.A, size), stored, p.T*s.B*s.A,
+                            type));
                 if (!c->measure)
                     TRY(scan_product(c, &s, u, u_type, a, w, type, p.T*s.B));
             }
             if (c->measure) return SRU_OK;
             if (t) p.c0 = s.cT;
-            p.h += at*s.N;
-            if (s.x) p.x += at*s.N;
-            if (s.c) p.c += at*s.N;
-            if (s.vt) p.vt += at*2*s.N;
-            if (s.mask_pad) p.mask_pad += at;
-            if (u_type == CUDA_R_16BF) TRY(scan(c, p, ldc, (const bf16 *)u));
-            else if (u_type == CUDA_R_16F) TRY(scan(c, p, ldc, (const fp16 *)u));
-            else TRY(scan(c, p, ldc, (const float *)u));
+            p.h = further(s.h, at*s.N, size);
+            p.x = further(s.x, at*s.N, size);
+            p.c = further(s.c, at*s.N, size);
+            p.vt = further(s.vt, at*2*s.N, sizeof(float));
+            p.mask_pad = further(s.mask_pad, at, 1);
+            TRY(scan(c, p, ldc, u, u_type));
             if (!T) break;
         }
         return SRU_OK;
     });
+}
+
+template <class H>
+sru_status scan_back(const sru_context *c, const sru_scan &s, size_t ldc, float *sums)
+{
+    const H *skip = (const H *)(s.K == 4 ? further(s.u, 3*s.N, sizeof(H)) : s.x);
+    H *dskip = (H *)(s.K == 4 ? further(s.du, 3*s.N, sizeof(H)) : s.x ? s.dx : NULL);
+    const bool extra = s.vt || s.mask_pad;
+    return launch(c, "scan_backward",
+                  s.use_tanh ? extra ? scan_backward_kernel<H, true, true>
+                                     : scan_backward_kernel<H, true, false>
+                             : extra ? scan_backward_kernel<H, false, true>
+                                     : scan_backward_kernel<H, false, false>,
+                  ceil_div(s.B*s.N, SCAN), 1, SCAN, s, ldc, sums, skip, dskip);
 }
 
 sru_status scan_backward(const sru_context *ctx, const sru_scan *args)
@@ -1200,24 +1252,18 @@ sru_status scan_backward(const sru_context *ctx, const sru_scan *args)
         if (s.T && s.B && s.N) {
             sru_context inner = *c;
             float *sums = take<float>(&inner, s.B*4*s.N);
-            const float *skip = s.K == 4 ? s.u + 3*s.N : s.x;
-            float *dskip = s.K == 4 ? s.du + 3*s.N : s.x ? s.dx : NULL;
-            const bool extra = s.vt || s.mask_pad;
             if (!sums) return no_memory(c, name);
             if (!c->measure)
-                TRY(launch(c, name,
-                           s.use_tanh ? extra ? scan_backward_kernel<true, true>
-                                              : scan_backward_kernel<true, false>
-                                      : extra ? scan_backward_kernel<false, true>
-                                              : scan_backward_kernel<false, false>,
-                           ceil_div(s.B*s.N, SCAN), 1, SCAN, s, ldc, sums, skip, dskip));
+                TRY(s.storage == SRU_BF16  ? scan_back<bf16>(c, s, ldc, sums)
+                    : s.storage == SRU_F16 ? scan_back<fp16>(c, s, ldc, sums)
+                                           : scan_back<float>(c, s, ldc, sums));
             TRY(add_columns(&inner, name, s.dv, s.dbias, 2*s.N, sums, s.B, 4*s.N));
         }
         if (!s.w) return SRU_OK;
         /* forward: u = a w' */
-        return linear_backward(c, s.da, s.dw, NULL, s.du, s.a, (const float *)s.w,
-                               s.da && s.da == s.dx && s.x ? 1.0f : 0.0f, s.T*s.B,
-                               (size_t)s.K*s.N, s.A);
+        return products_backward(c, name, s.da, s.dw, s.du, s.a, type_of(s.storage),
+                                 (const float *)s.w, s.da && s.da == s.dx && s.x ? 1.0f : 0.0f,
+                                 s.T*s.B, (size_t)s.K*s.N, s.A);
     });
 }
 

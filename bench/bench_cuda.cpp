@@ -1,15 +1,19 @@
-/* How fast sru_cuda.cu is on this GPU: see --help. Each case is launched many times in a row between
-   two events, on one set of arrays after the other, so that none is still in the L2 cache; the time
-   is the median of such rows. What it could be at best, the floor, is the longer of moving its bytes
-   as fast as a copy does on the same GPU, and of the chain of dependent instructions in each step. */
+/* How fast sru_cuda.cu is on this GPU: see --help. Each case is launched many times in a row
+   between two events, on one set of arrays after the other, so that none is still in the L2 cache;
+   the time is the median of such rows. What it could be at best, the floor, is the longer of moving
+   its bytes as fast as a copy does on the same GPU, and of the chain of dependent instructions in
+   each step. */
 #define SRU_CUDA
 #include "../sru.h"
 #include <algorithm>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <functional>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <string>
 #include <vector>
 
 enum { CHAIN = 52, CHAIN_BACKWARD = 8 };        /* cycles of a step that wait for the one before */
@@ -42,19 +46,24 @@ static void check(cudaError_t e)
 
 static std::vector<void *> arrays;
 
-/* Random numbers between -1 and 1. */
-static float *floats(size_t n)
+/* Random numbers between -1 and 1, in fewer bits if so stored. */
+static float *floats(size_t n, sru_type storage = SRU_PLAIN)
 {
     static uint32_t random = 1;
+    const size_t size = storage == SRU_PLAIN ? 4 : 2;
     std::vector<float> values(n);
-    float *p = (float *)ctx.op->alloc(&ctx, n*sizeof(float));
+    std::vector<uint16_t> halves(n);
+    float *p = (float *)ctx.op->alloc(&ctx, n*size);
     if (!p) fail(error);
     arrays.push_back(p);
-    for (auto &x : values) {
+    for (size_t i = 0; i < n; i++) {
         random = random*1664525u + 1013904223u;
-        x = (float)(int32_t)random/2147483648.0f;
+        values[i] = (float)(int32_t)random/2147483648.0f;
+        const __nv_bfloat16 b = __float2bfloat16(values[i]);
+        const __half h = __float2half(values[i]);
+        memcpy(&halves[i], storage == SRU_BF16 ? (const void *)&b : &h, 2);
     }
-    check(ctx.op->copy(&ctx, p, values.data(), n*sizeof(float)));
+    check(ctx.op->copy(&ctx, p, size == 4 ? (const void *)values.data() : halves.data(), n*size));
     return p;
 }
 
@@ -134,58 +143,81 @@ static void bench_copy(size_t bytes)
     report("copy", "", us, 2*(double)bytes, 0, 0);
 }
 
-/* The recurrence of one layer, and the layer with the product before it. */
+static const struct { sru_type type; const char *name; } storages[] =
+    { {SRU_PLAIN, "float32"}, {SRU_BF16, "bfloat16"}, {SRU_F16, "float16"} };
+
+/* The recurrence of one layer. */
 static void bench_scan(size_t T, size_t B, size_t D)
 {
-    const size_t n = T*B*D;
-    const size_t sets = std::max<size_t>(1, std::min<size_t>(64, cold/(20*n)));
-    const double chain = (double)T*CHAIN;
-    char what[100];
-    std::vector<sru_scan> s(sets);
-    for (auto &p : s) {
-        memset(&p, 0, sizeof p);
-        p.T = T, p.B = B, p.N = p.A = D, p.K = 3;
-        p.u = floats(3*n);
-        p.x = floats(n);
-        p.h = floats(n);
-        p.v = floats(2*D);
-        p.bias = floats(2*D);
+    for (auto &stored : storages) {
+        const size_t n = T*B*D;
+        const double bytes = (stored.type == SRU_PLAIN ? 4.0 : 2.0)*(double)n;
+        const double chain = (double)T*CHAIN;
+        const size_t some = cold/(size_t)(5*bytes), sets = some < 1 ? 1 : some < 64 ? some : 64;
+        char what[100];
+        std::vector<sru_scan> s(sets);
+        for (auto &p : s) {
+            memset(&p, 0, sizeof p);
+            p.T = T, p.B = B, p.N = p.A = D, p.K = 3;
+            p.storage = stored.type;
+            p.u = floats(3*n, stored.type);
+            p.x = floats(n, stored.type);
+            p.h = floats(n, stored.type);
+            p.v = floats(2*D);
+            p.bias = floats(2*D);
+        }
+        auto run = [&](size_t i) { check(ctx.op->scan_forward(&ctx, &s[i])); };
+        sprintf(what, "scan (%zu,%zu,%zu), inference", T, B, D);
+        report(what, stored.name, measure(sets, run), 5*bytes, chain, 0);
+        for (auto &p : s) p.c = floats(n, stored.type);
+        sprintf(what, "scan (%zu,%zu,%zu), training", T, B, D);
+        report(what, stored.name, measure(sets, run), 6*bytes, chain, 0);
+        for (auto &p : s) {
+            p.dh = p.h;
+            p.du = floats(3*n, stored.type);
+            p.dx = floats(n, stored.type);
+            p.dv = floats(2*D);
+            p.dbias = floats(2*D);
+        }
+        sprintf(what, "scan (%zu,%zu,%zu), backward", T, B, D);
+        report(what, stored.name, measure(sets, [&](size_t i) {
+            check(ctx.op->scan_backward(&ctx, &s[i]));
+        }), 10*bytes, (double)T*CHAIN_BACKWARD, 0);
+        clear();
     }
-    auto run = [&](size_t i) { check(ctx.op->scan_forward(&ctx, &s[i])); };
-    sprintf(what, "scan (%zu,%zu,%zu), inference", T, B, D);
-    report(what, "", measure(sets, run), 20.0*(double)n, chain, 0);
-    for (auto &p : s) p.c = floats(n);
-    sprintf(what, "scan (%zu,%zu,%zu), training", T, B, D);
-    report(what, "", measure(sets, run), 24.0*(double)n, chain, 0);
-    for (auto &p : s) {
-        p.dh = p.h;
-        p.du = floats(3*n);
-        p.dx = floats(n);
-        p.dv = floats(2*D);
-        p.dbias = floats(2*D);
-    }
-    sprintf(what, "scan (%zu,%zu,%zu), backward", T, B, D);
-    report(what, "", measure(sets, [&](size_t i) { check(ctx.op->scan_backward(&ctx, &s[i])); }),
-           40.0*(double)n, (double)T*CHAIN_BACKWARD, 0);
-    clear();
+}
 
-    float *a = floats(n), *w = floats(3*D*D), *h = floats(n), *v = floats(2*D), *u = floats(3*n);
-    for (int math = 0; math < 3; math++) {
-        const double flops = 6.0*(double)n*(double)D;
+/* The layer with the product before it, and the product alone: of float32 arrays, and of arrays
+   and weights in fewer bits. */
+static void bench_layer(size_t T, size_t B, size_t D)
+{
+    const size_t n = T*B*D;
+    const double flops = 6.0*(double)n*(double)D;
+    float *v = floats(2*D), *u = floats(3*n);
+    for (int k = 0; k < 5; k++) {
+        const int math = k < 3 ? k : 0;
+        const sru_type type = k < 3 ? SRU_PLAIN : storages[k - 2].type;
+        const std::string stored = k < 3 ? "" : std::string(", stored so");
+        const char *name = k < 3 ? maths[math] : storages[k - 2].name;
+        float *w = floats(3*D*D, type);
+        char what[100];
         sru_scan p;
         memset(&p, 0, sizeof p);
         p.T = T, p.B = B, p.N = p.A = D, p.K = 3;
-        p.a = p.x = a;
+        p.type = p.storage = type;
+        p.a = p.x = floats(n, type);
         p.w = w;
         p.v = p.bias = v;
-        p.h = h;
+        p.h = floats(n, type);
         ctx.op = ops[math];
-        sprintf(what, "product (%zu,%zu,%zu)", T*B, 3*D, D);
-        report(what, maths[math], measure(1, [&](size_t) {
-            check(ctx.op->linear_forward(&ctx, u, a, w, SRU_PLAIN, NULL, T*B, 3*D, D));
-        }), 0, 0, flops);
-        sprintf(what, "layer (%zu,%zu,%zu), inference", T, B, D);
-        report(what, maths[math], measure(1, [&](size_t) {
+        if (k < 3) {
+            sprintf(what, "product (%zu,%zu,%zu)", T*B, 3*D, D);
+            report(what, name, measure(1, [&](size_t) {
+                check(ctx.op->linear_forward(&ctx, u, p.a, w, SRU_PLAIN, NULL, T*B, 3*D, D));
+            }), 0, 0, flops);
+        }
+        sprintf(what, "layer (%zu,%zu,%zu), inference%s", T, B, D, stored.c_str());
+        report(what, name, measure(1, [&](size_t) {
             check(ctx.op->scan_forward(&ctx, &p));
         }), 0, 0, flops);
     }
@@ -240,9 +272,12 @@ int main(int argc, char **argv)
     if (!json) printf("%s, at most %.0f MHz\n", device.name, 1e-6*clock_rate);
     if (given) cold = std::min(cold, 64*size[0]*size[1]*size[2]);
     bench_copy(given ? cold : (size_t)1 << 30);
-    for (auto &shape : shapes)
-        if (!given) bench_scan(shape[0], shape[1], shape[2]);
-    if (given) bench_scan(size[0], size[1], size[2]);
+    for (auto &shape : shapes) {
+        const size_t *n = given ? size : shape;
+        bench_scan(n[0], n[1], n[2]);
+        bench_layer(n[0], n[1], n[2]);
+        if (given) break;
+    }
     bench_layernorm(given ? size[0]*size[1] : 16384, given ? size[2] : 1024);
     for (const sru_backend *op : ops) sru_cuda_close(op);
     return 0;

@@ -7,25 +7,30 @@
 case $1 in ''|-h|--help) sed -n '2,5s/^# \{0,1\}//p' "$0"; [ -n "$1" ]; exit ;; esac
 file=$1 seconds=${2:-600}
 
-train()                         # train NAME OPTIONS...: with what was found best for it in that time
+# train NAME OPTIONS...: with what was found best for it in that time
+train()
 {
     name=$1; shift
     echo "== $name: $*"
     build/charlm train "$file" --seconds "$seconds" --threads 2 --model build/"$name".safetensors \
-        "$@" || exit 1
+        "$@" | tee build/"$name".txt
+    grep -q '^test' build/"$name".txt || exit 1
 }
 train sru   --arch sru   --layers 4 --hidden 256 --lr 0.008 --dropout 0.05
 train srupp --arch srupp --layers 4 --hidden 256 --lr 0.008 --projection 128 \
             --attention 2
 
-gnuplot <<'END' && echo "build/curves.svg"
+# title NAME WHAT: with its figure at the end
+title() { echo "$2: on the test text $(sed -n 's/^test \([0-9.]*\).*/\1/p' build/"$1".txt)"; }
+gnuplot <<END && echo "build/curves.svg"
 set terminal svg size 800,500 background 'white'
 set output 'build/curves.svg'
 set datafile separator ','
 set grid
-set title 'validation while training, by the clock'
+set title 'validation while training, 2 threads, by the clock'
 set xlabel 'seconds'
 set ylabel 'bits per character'
-plot 'build/sru.safetensors.csv' using 1:4 with lines lw 2 title 'SRU', \
-     'build/srupp.safetensors.csv' using 1:4 with lines lw 2 title 'SRU++'
+set xrange [0:$seconds]
+plot 'build/sru.safetensors.csv' using 1:4 with lines lw 2 title '$(title sru SRU)', \
+     'build/srupp.safetensors.csv' using 1:4 with lines lw 2 title '$(title srupp SRU++)'
 END

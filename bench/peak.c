@@ -2,6 +2,8 @@
 
        cc -O2 -fopenmp -ffp-contract=fast -mavx2 -mfma bench/peak.c -o build/peak
        build/peak flops 1 0.1           multiplications and additions in registers, in 10^9 a second
+       build/peak tile 1 0.1            the same in the inner loop of a matrix product, all of whose
+                                        operands are in the first-level cache
        build/peak copy 1 0.1 BYTES      from one array to another, 10^9 bytes read and written
        build/peak read 1 0.1 BYTES
 
@@ -13,11 +15,11 @@
 #include <time.h>
 
 #if defined(__AVX512F__)
-enum { WIDTH = 16 };                    /* floats of a vector */
+enum { WIDTH = 16, ROWS = 8, COLS = 3 };    /* floats of a vector; a tile's rows, vectors in one */
 #elif defined(__AVX__)
-enum { WIDTH = 8 };
+enum { WIDTH = 8, ROWS = 6, COLS = 2 };
 #else
-enum { WIDTH = 4 };
+enum { WIDTH = 4, ROWS = 6, COLS = 2 };
 #endif
 typedef float vector __attribute__((vector_size(WIDTH*sizeof(float)), aligned(WIDTH*4)));
 
@@ -37,6 +39,37 @@ static void multiply_and_add(void)
     }
     for (i = 1; i < CHAINS; i++) c[0] += c[i];
     taken = c[0][0];
+}
+
+enum { DEPTH = 64, AGAIN = 64 };        /* of the tile's product, 14 KB, which is taken again */
+static float row_values[DEPTH*ROWS];
+static vector columns[DEPTH*COLS];
+
+static void multiply_tile(void)
+{
+    vector c[ROWS][COLS], b[COLS];
+    int i, j, n;
+#pragma GCC unroll 8
+    for (i = 0; i < ROWS; i++) {
+#pragma GCC unroll 8
+        for (j = 0; j < COLS; j++) c[i][j] = columns[0]*given;
+    }
+    for (n = 0; n < DEPTH*AGAIN; n++) {
+        const float *a = row_values + n%DEPTH*ROWS;
+#pragma GCC unroll 8
+        for (j = 0; j < COLS; j++) b[j] = columns[n%DEPTH*COLS + j];
+#pragma GCC unroll 8
+        for (i = 0; i < ROWS; i++) {
+#pragma GCC unroll 8
+            for (j = 0; j < COLS; j++) c[i][j] = a[i]*b[j] + c[i][j];
+        }
+    }
+#pragma GCC unroll 8
+    for (i = 0; i < ROWS; i++) {
+#pragma GCC unroll 8
+        for (j = 0; j < COLS; j++) if (i || j) c[0][0] += c[i][j];
+    }
+    taken = c[0][0][0];
 }
 
 static void add_up(const float *from, size_t bytes)
@@ -71,14 +104,16 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 3 ? argv[1] : "";
     const int threads = argc > 3 ? atoi(argv[2]) : 1;
-    const int flops = !strcmp(what, "flops"), copy = !strcmp(what, "copy");
+    const int tile = !strcmp(what, "tile"), flops = tile || !strcmp(what, "flops");
+    const int copy = !strcmp(what, "copy");
     const double seconds = argc > 3 ? atof(argv[3]) : 0;
     size_t bytes = argc > 4 ? (size_t)atof(argv[4])/(size_t)(threads > 0 ? threads : 1) : 0;
-    const size_t repeat = flops ? 50 : 1 + (size_t)2e7/(bytes + 1);     /* a millisecond or so */
+    const size_t repeat = tile ? 20 : flops ? 50 : 1 + (size_t)2e7/(bytes + 1);     /* a millisecond or so */
     double best = 1e30, end;
     char *memory;
+    int at;
     if (threads < 1 || !(flops ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
-        fputs("peak flops THREADS SECONDS | copy THREADS SECONDS BYTES | read ...: see peak.c\n",
+        fputs("peak flops|tile THREADS SECONDS | copy|read THREADS SECONDS BYTES: see peak.c\n",
               stderr);
         return 1;
     }
@@ -87,6 +122,8 @@ int main(int argc, char **argv)
     if (!memory) return 1;
     memset(memory, 1, 64 + 2*bytes*(size_t)threads);    /* pages of their own: not those of 0 */
     memory += 64 - (size_t)memory%64;
+    for (at = 0; at < DEPTH*ROWS; at++) row_values[at] = given;
+    for (at = 0; at < DEPTH*COLS; at++) columns[at] += given;
     end = now() + seconds;
     do {
         const double start = now();
@@ -96,7 +133,8 @@ int main(int argc, char **argv)
             char *mine = memory + 2*bytes*(size_t)t;
             size_t i;
             for (i = 0; i < repeat; i++) {
-                if (flops) multiply_and_add();
+                if (tile) multiply_tile();
+                else if (flops) multiply_and_add();
                 else if (copy) copy_over(mine + bytes, mine, bytes);
                 else add_up((const float *)mine, bytes);
             }
@@ -104,6 +142,6 @@ int main(int argc, char **argv)
         if (now() - start < best) best = now() - start;
     } while (now() < end);
     printf("%.6g\n", 1e-9*threads*(double)repeat/best*
-           (flops ? 2.0*CHAINS*ROUNDS*WIDTH : (double)bytes*(copy ? 2 : 1)));
+           (tile ? 2.0*ROWS*COLS*DEPTH*AGAIN*WIDTH : flops ? 2.0*CHAINS*ROUNDS*WIDTH : (double)bytes*(copy ? 2 : 1)));
     return 0;
 }

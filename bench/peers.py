@@ -34,7 +34,8 @@ def table(isa):
         yield ("linear (%d,%d,%d)" % s, "linear " + text, [
             ("MKL", "torch", "mm " + text, 1), ("OpenBLAS", "openblas", "mm " + text, 1),
             ("measured peak", "peak", "flops %d" % (2*s[0]*s[1]*s[2]),
-             0.9 if s in largest else None)])
+             0.9 if s in largest else None),
+            ("inner loop in cache", "peak", "tile %d" % (2*s[0]*s[1]*s[2]), None)])
     for kind, target in (("f32", 1.25), ("bf16", 1.8), ("q8", 1.8)):
         yield ("linear (1,1536,512), " + kind, "linear 1 1536 512 --type " + kind,
                [("MKL", "torch", "mm 1 1536 512", target)])
@@ -199,7 +200,7 @@ class Peak:
 
     def time(self, case, threads, seconds):
         what, n = case.split()
-        size = [] if what == "flops" else [int(n)//2 if what == "copy" else int(n)]
+        size = [] if what in ("flops", "tile") else [int(n)//2 if what == "copy" else int(n)]
         return int(n)/self.rate(what, threads, seconds, *size)
 
 

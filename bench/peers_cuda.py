@@ -5,13 +5,15 @@
     bench/peers_cuda.py [--seconds N]    after `make cuda`
 
 Each is a whole layer of inference, product and recurrence, at one product mode: as it is called,
-and replayed from a captured graph where that is possible. A ratio is the peer's time by ours.
+and replayed from a captured graph where that is possible. In bfloat16 and float16 all arrays are
+stored so. The reference's recurrence alone is its kernel's time by the profiler. A ratio is the
+peer's time by ours.
 """
 import argparse, json, os, statistics, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPES = [(512, 32, 1024), (1024, 8, 3072), (512, 8, 512), (4096, 1, 3072), (512, 1, 512)]
-MODES = ("float32", "TF32", "bfloat16")
+MODES = ("float32", "TF32", "bfloat16", "float16")
 
 
 def ours(shape, seconds):
@@ -20,8 +22,8 @@ def ours(shape, seconds):
     out = subprocess.run(command + [str(n) for n in shape], check=True, capture_output=True,
                          text=True).stdout
     cases = [json.loads(line) for line in out.splitlines()]
-    return {(case["case"].split()[0], case["math"]): case["us"] for case in cases
-            if "training" not in case["case"] and "backward" not in case["case"]}
+    return {(case["case"].split()[0], case["math"], "stored" in case["case"]): case["us"]
+            for case in cases if "inference" in case["case"]}
 
 
 def measure(torch, call, seconds):
@@ -60,6 +62,19 @@ def captured(torch, call):
         return None
 
 
+def kernel_alone(torch, call, name):
+    """Microseconds a call that kernels whose name holds this take."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+    total = 0
+    for event in profile.key_averages():
+        if name in event.key:
+            total += getattr(event, "self_device_time_total", None) or event.self_cuda_time_total
+    return total/20
+
+
 def peers(torch):
     found = {"LSTM (cuDNN)": lambda D: torch.nn.LSTM(D, D, 1)}
     try:
@@ -84,14 +99,16 @@ def main():
                                                 torch.version.cuda, torch.backends.cudnn.version()))
     print("| T, B, D | products | sru_cuda us | peer | peer us | ratio | in a graph us | ratio |")
     print("|---|---|---|---|---|---|---|---|")
+    scans = []
     for shape in SHAPES:
         T, B, D = shape
         mine = ours(shape, seconds)
         for mode in MODES:
             torch.backends.cuda.matmul.allow_tf32 = mode == "TF32"
             torch.backends.cudnn.allow_tf32 = mode == "TF32"
-            kind = torch.bfloat16 if mode == "bfloat16" else torch.float32
-            us = mine["layer", mode]
+            kind = getattr(torch, mode) if mode != "TF32" else torch.float32
+            us = mine["layer", mode, kind != torch.float32]
+            scan = mine.get(("scan", mode, False))
             for name, make in peers(torch).items():
                 row = "| %d, %d, %d | %s | %.1f | %s |" % (T, B, D, mode, us, name)
                 try:
@@ -107,9 +124,16 @@ def main():
                             row += " %.1f | %.2f |" % (graph, graph/us)
                         else:
                             row += " | |"
+                    if name.startswith("SRU") and scan:
+                        peer = kernel_alone(torch, call, "sru_cuda_forward")
+                        scans.append("| %d, %d, %d | %s | %.1f | %s | %.1f | %.2f |" % (
+                            T, B, D, mode, scan, name, peer, peer/scan))
                 except (RuntimeError, TypeError) as e:      # a type that the peer does not have
                     row += " %s | | | |" % str(e).splitlines()[0][:60]
                 print(row, flush=True)
+    print("\n| T, B, D | storage | sru_cuda's scan us | peer | its kernel us | ratio |")
+    print("|---|---|---|---|---|---|")
+    print("\n".join(scans))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 STYLE = {"sru.h": ("C3", 2.5, "-"), "nn.LSTM": ("C0", 1.3, "-"), "nn.GRU": ("C0", 1.3, "--"),
          "onnxruntime LSTM": ("C2", 1.3, "-"), "onnxruntime GRU": ("C2", 1.3, "--"),
          "reference SRU": ("C1", 1.3, "-"), "reference SRU++": ("C1", 1.3, "-")}
-LIMITS = ("measured peak", "copying as much", "reading the weights")
+LIMITS = ("measured peak", "inner loop in cache", "copying as much", "reading the weights")
 
 
 def line(axes, points, name, label=None):

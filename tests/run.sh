@@ -17,7 +17,7 @@ strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 here=build/tests
 threads='-DSRU__PORTION=1000'        # several threads for small work too, as the tests have
 jobs='sanitize clang-sanitize cuda header examples charlm isa clang clang++ fast cc c++ no-threads
-      scalar m32 readme'
+      scalar cblas m32 readme'
 
 job()
 {
@@ -33,6 +33,7 @@ job()
     no-threads)     variant $CC  -std=c99 -O2 -Wno-unknown-pragmas ;;
     m32)            variant $CC  -m32 -std=c99 -O2 $(openmp "$CC -m32") $threads ;;
     isa)            instruction_sets ;;
+    cblas)          openblas ;;
     header)         report test_header sh tests/test_header.sh ;;
     readme)         report test_readme sh tests/test_readme.sh ;;
     examples)       report test_examples sh tests/test_examples.sh ;;
@@ -138,6 +139,15 @@ END
         say "SRU_ISA=$isa"
         report test_golden $dir/test_golden
     done
+}
+
+# Products by OpenBLAS, whose bits may vary: the programs that do not rely on the same bits.
+openblas()
+{
+    build $CC -std=c99 -O2 -DSRU_USE_CBLAS -Wno-unused-command-line-argument -Wl,--no-as-needed \
+        -lopenblas || return
+    report test_operators $dir/test_operators
+    report test_golden $dir/test_golden
 }
 
 case $1 in

@@ -4,6 +4,8 @@
 #define SRU_CUDA
 #include "../sru.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <functional>
 #include <string>
@@ -49,6 +51,44 @@ struct side {
     }
     /* What is to be written starts as NaN, so that what is left out shows. */
     float *blank(size_t n) { return put(floats(n, NAN)); }
+
+    /* What a scan has in this form on the GPU; on the CPU the same values in float32. */
+    sru_type storage = SRU_PLAIN;
+    bool narrow() const { return storage != SRU_PLAIN && ctx.op != sru_cpu(); }
+    float *store(floats values)
+    {
+        std::vector<uint16_t> halves(values.size());
+        for (size_t i = 0; i < values.size(); i++) {
+            const __nv_bfloat16 b = __float2bfloat16(values[i]);
+            const __half h = __float2half(values[i]);
+            if (storage == SRU_BF16) values[i] = __bfloat162float(b);
+            if (storage == SRU_F16) values[i] = __half2float(h);
+            memcpy(&halves[i], storage == SRU_BF16 ? (const void *)&b : &h, 2);
+        }
+        return narrow() ? (float *)put(halves) : put(values);
+    }
+    float *random_stored(size_t n)
+    {
+        floats values(n);
+        test_fill(values.data(), n, 1);
+        return store(values);
+    }
+    float *blank_stored(size_t n) { return store(floats(n, NAN)); }
+    floats get_stored(const float *p, size_t n)
+    {
+        if (!narrow()) return get(p, n);
+        floats values(n);
+        std::vector<uint16_t> halves(n);
+        if (p) CHECK(!ctx.op->copy(&ctx, halves.data(), p, 2*n), "%s", error);
+        for (size_t i = 0; i < n; i++) {
+            __nv_bfloat16 b;
+            __half h;
+            memcpy(&b, &halves[i], 2);
+            memcpy(&h, &halves[i], 2);
+            values[i] = storage == SRU_BF16 ? __bfloat162float(b) : __half2float(h);
+        }
+        return values;
+    }
 
     floats get(const float *p, size_t n)
     {
@@ -159,8 +199,10 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     p.use_tanh = has & TANH ? 1 : 0;
     p.scale_x = has & SCALE ? 1.7f : 0;
     p.ldc = has & WIDE ? N + 5 : 0;
+    p.storage = s.narrow() ? s.storage : SRU_PLAIN;
+    if (s.ctx.op == sru_cpu() && type == SRU_F16) type = SRU_PLAIN;
     const size_t ldc = p.ldc ? p.ldc : N;
-    float *w = NULL, *u = s.random(rows*K*N), *x = s.random(rows*N);
+    float *w = NULL, *u = s.random_stored(rows*K*N), *x = s.random_stored(rows*N);
     p.x = has & SKIP ? x : NULL;
     p.v = has & GATES ? s.random(2*N) : NULL;
     p.bias = has & GATES ? s.random(2*N) : NULL;
@@ -175,19 +217,20 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     }
     p.u = u;
     if (has & PRODUCT) {
-        p.a = s.random(rows*A);
+        p.a = s.random_stored(rows*A);
         p.w = w = s.random(K*N*A, 0.5);
-        p.u = s.blank(rows*K*N);
+        p.u = s.blank_stored(rows*K*N);
     }
-    p.h = s.blank(rows*N);
-    p.c = s.blank(rows*N);
+    p.h = s.blank_stored(rows*N);
+    p.c = s.blank_stored(rows*N);
     s.call([=](const sru_context *c) { return c->op->scan_forward(c, &p); });
-    results r{ {"h", s.get(p.h, rows*N)}, {"c", s.get(p.c, rows*N)}, {"u", s.get(p.u, rows*K*N)} };
+    results r{ {"h", s.get_stored(p.h, rows*N)}, {"c", s.get_stored(p.c, rows*N)},
+               {"u", s.get_stored(p.u, rows*K*N)} };
 
     /* inference: no u, no c, packed weights */
     sru_scan q = p;
     q.c = NULL;
-    q.h = s.blank(rows*N);
+    q.h = s.blank_stored(rows*N);
     if (w) q.u = NULL;
     if (w && type != SRU_PLAIN) {
         const size_t groups = K*(has & BOTH ? 2 : 1);
@@ -200,7 +243,7 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     q.type = type;
     if (has & INPLACE && !(has & BOTH) && p.x && q.x) q.h = x;
     s.call([=](const sru_context *c) { return c->op->scan_forward(c, &q); });
-    r.push_back({"h, inference", s.get(q.h, rows*N)});
+    r.push_back({"h, inference", s.get_stored(q.h, rows*N)});
     if (p.cT) {
         floats state = s.get(p.cT, B*ldc), c;
         for (size_t b = 0; b < B; b++)
@@ -210,20 +253,20 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     if (q.h == x) return r;                     /* backward would need x */
 
     p.type = SRU_PLAIN;
-    p.dh = s.random(rows*N);
+    p.dh = s.random_stored(rows*N);
     p.dc = has & STATE ? s.random(B*ldc) : NULL;
-    p.du = has & INPLACE ? p.u : s.blank(rows*K*N);
-    p.dx = p.x && K == 3 ? s.blank(rows*N) : NULL;
-    p.da = p.w ? s.blank(rows*A) : NULL;
+    p.du = has & INPLACE ? p.u : s.blank_stored(rows*K*N);
+    p.dx = p.x && K == 3 ? s.blank_stored(rows*N) : NULL;
+    p.da = p.w ? s.blank_stored(rows*A) : NULL;
     p.dvt = p.vt ? s.blank(rows*2*N) : NULL;
     p.dw = w ? s.random(K*N*A) : NULL;
     p.dv = p.v ? s.random(2*N) : NULL;
     p.dbias = p.bias ? s.random(2*N) : NULL;
     s.call([=](const sru_context *c) { return c->op->scan_backward(c, &p); });
     r.push_back({"dc", s.get(p.dc, p.dc ? B*ldc : 0)});
-    r.push_back({"du", s.get(p.du, rows*K*N)});
-    r.push_back({"dx", s.get(p.dx, p.dx ? rows*N : 0)});
-    r.push_back({"da", s.get(p.da, p.da ? rows*A : 0)});
+    r.push_back({"du", s.get_stored(p.du, rows*K*N)});
+    r.push_back({"dx", s.get_stored(p.dx, p.dx ? rows*N : 0)});
+    r.push_back({"da", s.get_stored(p.da, p.da ? rows*A : 0)});
     r.push_back({"dvt", s.get(p.dvt, p.dvt ? rows*2*N : 0)});
     r.push_back({"dw", s.get(p.dw, p.dw ? K*N*A : 0)});
     r.push_back({"dv", s.get(p.dv, p.dv ? 2*N : 0)});
@@ -231,8 +274,10 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     return r;
 }
 
-static void test_scan(void)
+/* Against float32 on the CPU: values that are stored in fewer bits are off by as much. */
+static void test_scan(sru_type storage, double tolerance)
 {
+    static const char *const names[] = { "scan", "", "scan of bfloat16", "", "scan of float16" };
     /* tiles of 16, 8 or 4 steps: none, whole ones, and a rest; blocks of 64 columns */
     static const size_t steps[] = { 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50 };
     test_random_state = 1;
@@ -240,14 +285,19 @@ static void test_scan(void)
         const size_t T = steps[i%12], B = 1 + test_bits()%4, D = 1 + test_bits()%40;
         const size_t A = 1 + test_bits()%20;
         const int has = (int)(test_bits()%(2*INPLACE));
-        const sru_type type = test_bits()%2 ? SRU_F32 : SRU_PLAIN;
+        const sru_type packed = storage == SRU_PLAIN ? SRU_F32 : storage;
+        const sru_type type = test_bits()%2 ? packed : SRU_PLAIN;
         const uint64_t state = test_random_state;
         char what[100];
-        sprintf(what, "scan T %d B %d D %d A %d options %d", (int)T, (int)B, (int)D, (int)A, has);
-        compare(what, [=](side &s) { return scan(s, T, B, D, A, has, type); }, 2e-6);
+        sprintf(what, "%s T %d B %d D %d A %d options %d", names[storage], (int)T, (int)B, (int)D,
+                (int)A, has);
+        compare(what, [=](side &s) {
+            s.storage = storage;
+            return scan(s, T, B, D, A, has, type);
+        }, tolerance);
         test_random_state = state;
     }
-    report("scan");
+    report(names[storage]);
 }
 
 enum { CAUSAL = 1, WINDOW = 2, ALPHA = 4, PADS = 8, ADDED = 16, DROPS = 32, MEMORY = 64 };
@@ -711,6 +761,16 @@ static void test_errors(void)
     memset(&p, 0, sizeof p);
     p.T = p.B = 1, p.N = 4, p.K = 5;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "K must be 3 or 4");
+    p.K = 3, p.u = p.h = there, p.w = there, p.type = SRU_F32, p.storage = SRU_BF16;
+    expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "must be of one type");
+    p.w = NULL, p.storage = SRU_Q8;
+    expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "on the GPU there are");
+    p.storage = SRU_F16;
+    side cpu(sru_cpu());
+    expect(sru_cpu()->scan_forward(&cpu.ctx, &p), SRU_EINVAL, cpu.error,
+           "on the CPU storage must be SRU_PLAIN");
+    expect(sru_cpu()->linear_forward(&cpu.ctx, here, here, here, SRU_F16, NULL, 1, 1, 1),
+           SRU_EINVAL, cpu.error, "on the CPU there is no type 4");
     s.ctx.work = there;
     s.ctx.work_size = 4;
     double norm;
@@ -764,7 +824,9 @@ int main(int argc, char **argv)
     test_linear();
     test_rows();
     test_elements();
-    test_scan();
+    test_scan(SRU_PLAIN, 2e-6);
+    test_scan(SRU_BF16, 8e-3);
+    test_scan(SRU_F16, 1e-3);
     test_attention();
     if (brief < 2) {
         test_math();

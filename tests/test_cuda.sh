@@ -75,6 +75,15 @@ for arch in sru 'srupp --projection 6 --window 7'; do
     count $? "charlm --arch $arch: it writes something else on the GPU"
 done
 
+# ---- the benchmark goes through ------------------------------------------------------------------
+
+compile bench/bench_cuda.cpp bench.o
+link bench_cuda $dir/bench.o $dir/sru_cuda.o $dir/sru.o
+timeout 100 $dir/bench_cuda 3 2 16 --seconds 0.001 --json > $dir/log.txt 2>&1
+count $? 'bench_cuda'
+[ $(grep -c '"us"' $dir/log.txt) = $(wc -l < $dir/log.txt) ]
+count $? 'bench_cuda: lines without a time'
+
 # ---- with sanitizers -----------------------------------------------------------------------------
 
 # sanitize NAME HOW: the stand-in's own code comes from the first object, and should be fast

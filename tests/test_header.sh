@@ -294,7 +294,7 @@ done
 
 # ---- the text ------------------------------------------------------------------------------------
 
-for file in sru.h Makefile examples/*.c tests/*.c tests/*.h tests/*.sh bench/*.c; do
+for file in sru.h *.cu Makefile */*.c */*.cpp */*.h */*.sh */*.py tests/cuda/*; do
     long=$(awk 'length > 100 { print FNR }' $file | xargs)
     check "$file: lines over 100 columns: $long" [ -z "$long" ]
 done
