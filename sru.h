@@ -823,7 +823,9 @@ typedef struct sru__kernels {
     void (*row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
                 float *c, size_t plane, int nr);
     void (*scan_forward)(const sru__scan_job *);
-    void (*attend)(float *s, float *most, float *sum, float *sums, size_t wide);
+    void (*attend)(float *s, size_t n, float *most, float *total, float *sums, size_t wide);
+    float (*attended)(float *o, float *a, const float *q, const float *sums, const float *total,
+                      float alpha, size_t n);
     void (*layernorm)(float *y, float *stats, const float *x, const float *gain, const float *bias,
                       size_t n);
     double (*softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n);
@@ -1943,7 +1945,7 @@ static void sru__hide(float *s, size_t start, size_t lo, size_t hi, const uint8_
 static size_t sru__attend_scratch(size_t hd)
 {
     const size_t wide = sru__ceil(hd, SRU__PANEL) * SRU__PANEL;
-    return (SRU__KEYS + 16) * (hd + 2 * SRU__KEYS) + SRU__KEYS * (wide + 3);
+    return (SRU__KEYS + 16) * (hd + 2 * SRU__KEYS) + SRU__KEYS * (wide + 1 + SRU__PANEL);
 }
 
 /* Up to 64 rows, `step` floats apart, packed into strips and scaled. */
@@ -1989,7 +1991,7 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     float *strips = scratch, *scores = strips + (SRU__KEYS + 16) * hd;
     float *packed = scores + (SRU__KEYS + 16) * SRU__KEYS;
     float *sums = packed + (SRU__KEYS + 16) * SRU__KEYS;
-    float *most = sums + SRU__KEYS * wide, *sum = most + SRU__KEYS;
+    float *most = sums + SRU__KEYS * wide, *total = most + SRU__KEYS;
     const float *rows[SRU__KEYS];
     const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
     const size_t full = (size_t)r->kern->rows;
@@ -2000,25 +2002,25 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
         from = sru__min(from, lo[i]);
         to = sru__max(to, hi[i]);
         most[i] = SRU__HIDDEN;
-        sum[i] = 0;
     }
     memset(sums, 0, n * wide * 4);
+    memset(total, 0, n * SRU__PANEL * 4);
     sru__strips(r->kern, strips, rows, n, hd, r->scale);
     for (g = from / SRU__KEYS; g * SRU__KEYS < to; g++) {
         const float *block = keys + g % ring * stride;
         sru__strips_product(r->kern, strips, n, hd, block, SRU__KEYS / SRU__PANEL, scores,
                             SRU__KEYS, 0);
-        for (i = 0; i < n; i++) {
-            float *score = scores + i * SRU__KEYS;
-            sru__hide(score, g * SRU__KEYS, lo[i], hi[i],
+        for (i = 0; i < n; i++)
+            sru__hide(scores + i * SRU__KEYS, g * SRU__KEYS, lo[i], hi[i],
                       s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
                       s->mask_pad && !s->ring ? s->mask_pad + b : NULL, s->M, s->B,
                       s->attn_mask ? s->attn_mask + t[i] * r->S : NULL);
-            r->kern->attend(score, most + i, sum + i, sums + i * wide, wide);
-            for (j = 0; j < SRU__KEYS && s->dropout > 0; j++)
-                score[j] *= sru__uniform(r->key, ((uint64_t)head * s->T + t[i]) * r->S
-                                         + g * SRU__KEYS + j) < s->dropout ? 0 : keep;
-        }
+        r->kern->attend(scores, n, most, total, sums, wide);
+        for (i = 0; i < n && s->dropout > 0; i++)
+            for (j = 0; j < SRU__KEYS; j++)
+                scores[i * SRU__KEYS + j] *=
+                    sru__uniform(r->key, ((uint64_t)head * s->T + t[i]) * r->S + g * SRU__KEYS + j)
+                    < s->dropout ? 0 : keep;
         for (i = 0; i < n; i += full)
             sru__interleave(packed + i * SRU__KEYS, (size_t)sru__strip_width(r->kern, n - i),
                             scores + i * SRU__KEYS, sru__min(full, n - i), SRU__KEYS, 1, SRU__KEYS);
@@ -2027,16 +2029,11 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     }
     for (i = 0; i < n; i++) {
         const size_t at = (t[i] * s->B + b) * s->P + h * hd;
-        const float by = sum[i] > 0 ? 1 / sum[i] : 0;
-        const float *q = s->q + at;
-        float *a = sums + i * wide, *o = s->o + at;
-        for (j = 0; j < hd; j++) a[j] *= by;
-        if (s->a) memcpy(s->a + at, a, hd * 4);
-        if (!s->alpha) memcpy(o, a, hd * 4);
-        for (j = 0; j < hd && s->alpha; j++) o[j] = q[j] + alpha * a[j];
+        const float sum = r->kern->attended(s->o + at, s->a ? s->a + at : NULL,
+                                            s->alpha ? s->q + at : NULL, sums + i * wide,
+                                            total + i * SRU__PANEL, alpha, hd);
         if (s->lse)
-            s->lse[head * s->T + t[i]] = sum[i] > 0 ? most[i] + (float)sru__dlog((double)sum[i])
-                                                    : 0;
+            s->lse[head * s->T + t[i]] = sum > 0 ? most[i] + (float)sru__dlog((double)sum) : 0;
     }
 }
 
@@ -5589,39 +5586,59 @@ static void SRU__FN(scan_backward)(const sru__scan_job *s)
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-/* One query's scores of SRU__KEYS keys become weights exp(s - most), hidden ones 0. most and sum
-   are those of all keys so far; sums (wide) are of values by the former weights, which shrink. */
-static void SRU__FN(attend)(float *s, float *most, float *sum, float *sums, size_t wide)
+/* Scores (n,SRU__KEYS) of n queries become weights exp(s - most), hidden ones 0. most (n) and total
+   (n,16), the sum of the weights in lanes, are those of all keys so far; sums (n,wide) are of values
+   by former weights, which shrink where most rises. */
+static void SRU__FN(attend)(float *s, size_t n, float *most, float *total, float *sums, size_t wide)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
-    sru__vec best = hidden, total = sru__zero(), p[4];
-    float next, by = 1;
-    size_t at;
-    int i, j;
-    for (i = 0; i < SRU__KEYS; i += SRU__W) best = sru__most(best, sru__load(s + i));
-    next = sru__highest(best);
-    next = next > *most ? next : *most;
-    for (i = 0; i < SRU__KEYS; i += 4 * SRU__W) {
-        SRU__UNROLL
-        for (j = 0; j < 4; j++) p[j] = sru__load(s + i + j * SRU__W) - next;
-        sru__exps(4, p, 1, 0);
-        SRU__UNROLL
-        for (j = 0; j < 4; j++) {
-            p[j] = sru__select(sru__load(s + i + j * SRU__W) <= hidden, sru__zero(), p[j]);
-            memcpy(s + i + j * SRU__W, &p[j], sizeof p[j]);
-            total = total + p[j];
+    for (; n; n--, s += SRU__KEYS, most++, total += SRU__PANEL, sums += wide) {
+        sru__vec best = hidden, sum = sru__load(total), p[4];
+        float next;
+        size_t at;
+        int i, j;
+        for (i = 0; i < SRU__KEYS; i += SRU__W) best = sru__most(best, sru__load(s + i));
+        next = sru__highest(best);
+        if (next > *most) {
+            const sru__vec by = sru__exp(sru__zero() + (*most - next));
+            for (at = 0; at < wide; at += SRU__W) {
+                best = sru__load(sums + at) * by;
+                memcpy(sums + at, &best, sizeof best);
+            }
+            sum = sum * by;
+            *most = next;
         }
-    }
-    if (next != *most) {
-        best = sru__exp(sru__zero() + (*most - next));
-        memcpy(&by, &best, sizeof by);
-        for (at = 0; at < wide; at += SRU__W) {
-            best = sru__load(sums + at) * by;
-            memcpy(sums + at, &best, sizeof best);
+        next = *most;
+        for (i = 0; i < SRU__KEYS; i += 4 * SRU__W) {
+            SRU__UNROLL
+            for (j = 0; j < 4; j++) p[j] = sru__load(s + i + j * SRU__W) - next;
+            sru__exps(4, p, 1, 0);
+            SRU__UNROLL
+            for (j = 0; j < 4; j++) {
+                p[j] = sru__select(sru__load(s + i + j * SRU__W) <= hidden, sru__zero(), p[j]);
+                memcpy(s + i + j * SRU__W, &p[j], sizeof p[j]);
+                sum = sum + p[j];
+            }
         }
+        memcpy(total, &sum, sizeof sum);
     }
-    *sum = *sum * by + sru__sum(total);
-    *most = next;
+}
+
+/* One query's result a = sums/sum and o = alpha*a + q, where a and q may be NULL; the sum of its
+   weights is returned. */
+static float SRU__FN(attended)(float *o, float *a, const float *q, const float *sums,
+                               const float *total, float alpha, size_t n)
+{
+    const float sum = sru__sum(sru__load(total)), by = sum > 0 ? 1 / sum : 0;
+    size_t i;
+    for (i = 0; i < n; i += SRU__W) {
+        /* no branch between the product and the sum, or they might not always fuse */
+        const sru__vec x = q ? sru__load_part(q + i, n - i) : sru__zero();
+        const sru__vec v = sru__load(sums + i) * by, y = alpha * v + x;
+        if (a) sru__store_part(a + i, v, n - i);
+        sru__store_part(o + i, y, n - i);
+    }
+    return sum;
 }
 
 #ifndef SRU_NO_BACKWARD
@@ -5813,7 +5830,7 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
 
 static const sru__kernels SRU__FN(kernels) = {
     SRU__MR, SRU__W < 4 ? 16 : 4 * SRU__W,
-    SRU__FN(product), SRU__FN(unpack), SRU__FN(row), SRU__FN(scan_forward), SRU__FN(attend),
+    SRU__FN(product), SRU__FN(unpack), SRU__FN(row), SRU__FN(scan_forward), SRU__FN(attend), SRU__FN(attended),
     SRU__FN(layernorm), SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(multiply),
 #ifndef SRU_NO_BACKWARD
     SRU__FN(scan_backward), SRU__FN(attend_backward), SRU__FN(layernorm_backward),
