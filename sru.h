@@ -5587,8 +5587,8 @@ static void SRU__FN(scan_backward)(const sru__scan_job *s)
 /* ---- attention ------------------------------------------------------------------------------ */
 
 /* Scores (n,SRU__KEYS) of n queries become weights exp(s - most), hidden ones 0. most (n) and total
-   (n,16), the sum of the weights in lanes, are those of all keys so far; sums (n,wide) are of values
-   by former weights, which shrink where most rises. */
+   (n,16), the sum of the weights in lanes, are those of all keys so far; sums (n,wide) are of
+   values by former weights, which shrink where most rises. */
 static void SRU__FN(attend)(float *s, size_t n, float *most, float *total, float *sums, size_t wide)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
@@ -5830,7 +5830,8 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
 
 static const sru__kernels SRU__FN(kernels) = {
     SRU__MR, SRU__W < 4 ? 16 : 4 * SRU__W,
-    SRU__FN(product), SRU__FN(unpack), SRU__FN(row), SRU__FN(scan_forward), SRU__FN(attend), SRU__FN(attended),
+    SRU__FN(product), SRU__FN(unpack), SRU__FN(row), SRU__FN(scan_forward), SRU__FN(attend),
+    SRU__FN(attended),
     SRU__FN(layernorm), SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(multiply),
 #ifndef SRU_NO_BACKWARD
     SRU__FN(scan_backward), SRU__FN(attend_backward), SRU__FN(layernorm_backward),

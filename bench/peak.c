@@ -108,7 +108,7 @@ int main(int argc, char **argv)
     const int copy = !strcmp(what, "copy");
     const double seconds = argc > 3 ? atof(argv[3]) : 0;
     size_t bytes = argc > 4 ? (size_t)atof(argv[4])/(size_t)(threads > 0 ? threads : 1) : 0;
-    const size_t repeat = tile ? 20 : flops ? 50 : 1 + (size_t)2e7/(bytes + 1);     /* a millisecond or so */
+    const size_t repeat = tile ? 20 : flops ? 50 : 1 + (size_t)2e7/(bytes + 1);     /* 1 ms or so */
     double best = 1e30, end;
     char *memory;
     int at;
@@ -142,6 +142,7 @@ int main(int argc, char **argv)
         if (now() - start < best) best = now() - start;
     } while (now() < end);
     printf("%.6g\n", 1e-9*threads*(double)repeat/best*
-           (tile ? 2.0*ROWS*COLS*DEPTH*AGAIN*WIDTH : flops ? 2.0*CHAINS*ROUNDS*WIDTH : (double)bytes*(copy ? 2 : 1)));
+           (tile    ? 2.0*ROWS*COLS*DEPTH*AGAIN*WIDTH
+            : flops ? 2.0*CHAINS*ROUNDS*WIDTH : (double)bytes*(copy ? 2 : 1)));
     return 0;
 }
