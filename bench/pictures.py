@@ -93,19 +93,19 @@ def shares(rows, lines, path):
                 continue
             shown = [("sru.h", limit[0]["ratio"])] + [
                 (r["against"], limit[0]["theirs"]/r["theirs"]) for r in rows
-                if r["work"] == work and r["threads"] == n and r["against"] not in LIMITS]
+                if r["work"] == work and r["threads"] == n and r is not limit[0]]
             height = 0.8/len(shown)
             for k, (name, share) in enumerate(shown):
                 y = i + (k - (len(shown) - 1)/2)*height
                 axes.barh(y, 100*share, height, color=colors.get(name, "0.7"))
                 axes.text(100*share + 1, y, "%.0f %%%s" % (100*share, "" if name in colors
                                                          else "  " + name), va="center", fontsize=6)
-        kinds = {r["work"]: r["against"] for r in limits}
+        kinds = {r["work"]: r["against"] for r in reversed(limits)}         # the first of each
         axes.set_yticks(range(len(works)), ["%s\n%s is 100 %%" % (w, kinds[w]) for w in works],
                         fontsize=7)
         axes.set_ylim(len(works) - 0.4, -0.6)
         axes.axvline(100, color="black", lw=1)
-        axes.set_xlim(0, 125)
+        axes.set_xlim(0, 130)
         axes.set_xlabel("share of the machine's limit, %")
         axes.set_title("%d thread%s" % (n, "s" if n > 1 else ""))
     used = [c for c in colors if c == "sru.h" or any(r["against"] == c for r in rows)]
