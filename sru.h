@@ -500,8 +500,13 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 
 #if defined(__GNUC__)
 #define SRU__INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define SRU__UNROLL _Pragma("clang loop unroll(full)")
+#define SRU__UNROLL_4 _Pragma("clang loop unroll_count(4)")
+#else
 #define SRU__UNROLL _Pragma("GCC unroll 64")
 #define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only in the end */
+#endif
 #define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
 #elif defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
 #define SRU__INLINE static inline
@@ -1207,7 +1212,8 @@ SRU__INLINE void sru__interleave_of(float *out, const size_t width, const float 
             memcpy(out, a, width * sizeof *a);
         } else {
             SRU__UNROLL
-            for (i = 0; i < width; i++) out[i] = a[i * row];
+            for (i = 0; i < SRU__PANEL; i++)
+                if (i < width) out[i] = a[i * row];
         }
     }
 }
@@ -4967,6 +4973,9 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
 #define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
 #define SRU__CHAINS      8
+/* i = 0 ... n-1, unrolled; n becomes known by inlining, `most` is known from the start: only then
+   does clang unroll early enough to keep arrays in registers */
+#define SRU__EACH(i, n, most) SRU__UNROLL for (i = 0; i < (most); i++) if (i < (n))
 #define SRU__MOST        (SRU__NP > SRU__NP_ONE ? SRU__NP : SRU__NP_ONE)
 
 /* In this part sru__vec is a vector of floats, sru__mask the outcome of comparing two. */
@@ -5085,8 +5094,7 @@ SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const flo
                                          4.9999993412e-1f, 1.0f, 1.0f };
     sru__vec t[SRU__CHAINS], k, r[SRU__CHAINS], y[SRU__CHAINS];
     int i, p;
-    SRU__UNROLL
-    for (i = 0; i < n; i++) {
+    SRU__EACH(i, n, SRU__CHAINS) {
         x[i] = sru__least(sru__zero() + 87.33f, sru__most(sru__zero() - 87.33f, x[i]));
         /* sign*x = k ln 2 + r. Floats at 1.5*2^23 are 1 apart: adding it rounds to k, and 127 more
            leave in the low bits the exponent of 2^k */
@@ -5098,11 +5106,9 @@ SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const flo
     }
     SRU__UNROLL
     for (p = 0; p < 6; p++) {
-        SRU__UNROLL
-        for (i = 0; i < n; i++) y[i] = y[i] * r[i] + coefficient[p];
+        SRU__EACH(i, n, SRU__CHAINS) y[i] = y[i] * r[i] + coefficient[p];
     }
-    SRU__UNROLL
-    for (i = 0; i < n; i++)         /* multiplying keeps a NaN in y what it is */
+    SRU__EACH(i, n, SRU__CHAINS)    /* multiplying keeps a NaN in y what it is */
         x[i] = y[i] * sru__from_bits(sru__to_bits(t[i]) << 23) + plus;
 }
 
@@ -5146,33 +5152,25 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
     const float *bp[SRU__MOST];
     size_t p;
     int i, j;
-    SRU__UNROLL
-    for (j = 0; j < panels; j++) bp[j] = b[j];
-    SRU__UNROLL
-    for (i = 0; i < rows; i++) {
-        SRU__UNROLL
-        for (j = 0; j < panels * SRU__VP; j++)
+    SRU__EACH(j, panels, SRU__MOST) bp[j] = b[j];
+    SRU__EACH(i, rows, SRU__MR) {
+        SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
             acc[i][j] = add ? sru__load(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
                                           + (size_t)(j % SRU__VP) * SRU__W)
                             : sru__zero();
     }
     SRU__UNROLL_4                   /* or counting takes up to a tenth of the time */
     for (p = 0; p < k; p++) {
-        SRU__UNROLL
-        for (j = 0; j < panels * SRU__VP; j++)
+        SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
             bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL + (size_t)(j % SRU__VP) * SRU__W);
-        SRU__UNROLL
-        for (i = 0; i < rows; i++) {
+        SRU__EACH(i, rows, SRU__MR) {
             const float ai = a[i];
-            SRU__UNROLL
-            for (j = 0; j < panels * SRU__VP; j++) acc[i][j] = ai * bv[j] + acc[i][j];
+            SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP) acc[i][j] = ai * bv[j] + acc[i][j];
         }
         a += rows;
     }
-    SRU__UNROLL
-    for (i = 0; i < rows; i++) {
-        SRU__UNROLL
-        for (j = 0; j < panels * SRU__VP; j++)
+    SRU__EACH(i, rows, SRU__MR) {
+        SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
             memcpy(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
                      + (size_t)(j % SRU__VP) * SRU__W, &acc[i][j], sizeof(sru__vec));
     }
@@ -5309,16 +5307,13 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
     float last[SRU__PANEL];
     size_t p;
     int j, r;
-    SRU__UNROLL
-    for (j = 0; j < panels; j++) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
-    SRU__UNROLL
-    for (j = 0; j < panels * SRU__VP; j++) acc[j] = sru__zero();
+    SRU__EACH(j, panels, SRU__NP_ONE) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
+    SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) acc[j] = sru__zero();
     for (p = 0; p < k; p += each) {
         float ap[4];                /* 0 behind the end: a branch might keep sums from fusing */
         SRU__UNROLL
         for (r = 0; r < 4; r++) ap[r] = p + (size_t)r < k ? a[p + (size_t)r] : 0;
-        SRU__UNROLL
-        for (j = 0; j < panels * SRU__VP; j++) {
+        SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) {
             const sru__bits x = SRU__FN(load_bits)(from[j / SRU__VP] + p / each * 64
                                                    + (size_t)(j % SRU__VP) * SRU__W * 4);
             SRU__UNROLL
@@ -5328,8 +5323,7 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
         }
     }
     if (type == SRU_Q8) {
-        SRU__UNROLL
-        for (j = 0; j < panels * SRU__VP; j++)
+        SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
             acc[j] = acc[j] * sru__load((const float *)b[j / SRU__VP]
                                         + (size_t)(j % SRU__VP) * SRU__W);
     }
@@ -5386,8 +5380,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
     const uint8_t *pad = s.pad;
     size_t t;
     int q;
-    SRU__UNROLL
-    for (q = 0; q < nv; q++) {
+    SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
         c[q]    = s.c0 ? sru__load_part(s.c0 + i, n) : zero;
         vf[q]   = s.v ? sru__load_part(s.v + i, n) : zero;
@@ -5399,8 +5392,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
     for (t = 0; t < s.T; t++) {
         const int skipped = pad && *pad;
         if (!skipped) {
-            SRU__UNROLL
-            for (q = 0; q < nv; q++) {
+            SRU__EACH(q, nv, 4) {
                 const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
                 sru__vec vft = vf[q], vrt = vr[q];
                 if (vt) {
@@ -5412,8 +5404,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
             }
             sru__exps(2 * nv, z, -1, 1);
         }
-        SRU__UNROLL
-        for (q = 0; q < nv; q++) {
+        SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
             sru__vec u0, f, r, g, skip = zero;
             if (skipped) {
@@ -5439,8 +5430,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
         if (vt) vt += s.vt_step;
         if (pad) pad += s.pad_step;
     }
-    SRU__UNROLL
-    for (q = 0; q < nv; q++)
+    SRU__EACH(q, nv, 4)
         sru__store_part(s.cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
 }
 
@@ -5450,7 +5440,8 @@ static void SRU__FN(scan_forward)(const sru__scan_job *s)
     for (at = 0; at < s->n; at += 4 * SRU__W) {
         const size_t left = s->n - at, nv = left >= 4 * SRU__W ? 4 : (left + SRU__W - 1) / SRU__W;
         const size_t last = left >= 4 * SRU__W ? SRU__W : left - (nv - 1) * SRU__W;
-        if (nv == 4) SRU__FN(scan_vectors)(s, at, 4, last);
+        if (nv == 4 && last == SRU__W) SRU__FN(scan_vectors)(s, at, 4, SRU__W);
+        else if (nv == 4) SRU__FN(scan_vectors)(s, at, 4, last);
         else if (nv == 3) SRU__FN(scan_vectors)(s, at, 3, last);
         else if (nv == 2) SRU__FN(scan_vectors)(s, at, 2, last);
         else SRU__FN(scan_vectors)(s, at, 1, last);
@@ -5468,8 +5459,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
     sru__vec dc[4], dvf[4], dvr[4], dbf[4], dbr[4];
     ptrdiff_t t;
     int k, q;
-    SRU__UNROLL
-    for (q = 0; q < nv; q++) {
+    SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
         vf[q]   = s.v ? sru__load_part(s.v + i, n) : zero;
         vr[q]   = s.v ? sru__load_part(s.v + s.plane + i, n) : zero;
@@ -5498,8 +5488,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
             if (x) SRU__FN(fetch)(x - SRU__FN(ahead) * s.step);
             if (dx) SRU__FN(fetch)(dx - SRU__FN(ahead) * s.step);
         }
-        SRU__UNROLL
-        for (q = 0; q < nv; q++) {
+        SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
             sru__vec vft = vf[q], vrt = vr[q];
             if (skipped) continue;
@@ -5512,8 +5501,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
             z[2*q+1] = vrt * c1[q] + (sru__load_part(u + 2 * s.u_plane + i, n) + br[q]);
         }
         if (!skipped) sru__exps(2 * nv, z, -1, 1);
-        SRU__UNROLL
-        for (q = 0; q < nv; q++) {
+        SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
             sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, zf, zr, d;
             if (skipped) {
@@ -5563,8 +5551,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
             dc[q] = d * f + (zf * vft + zr * vrt);
         }
     }
-    SRU__UNROLL
-    for (q = 0; q < nv; q++) {
+    SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
         if (s.dc) sru__store_part(s.dc + i, dc[q], n);
         sru__store_part(s.sums + i, dvf[q], n);
@@ -5840,7 +5827,7 @@ static const sru__kernels SRU__FN(kernels) = {
 };
 
 static const sru_backend SRU__FN(backend) = {
-    SRU__STR(SRU__ISA), 128, &SRU__FN(kernels),
+    SRU__STR(SRU__ISA), 256, &SRU__FN(kernels),
     sru__cpu_alloc, sru__cpu_release, sru__cpu_copy, sru__cpu_pack,
     sru__cpu_linear_forward, SRU__TRAINING(sru__cpu_linear_backward),
     sru__cpu_scan_forward, SRU__TRAINING(sru__cpu_scan_backward),
@@ -5858,6 +5845,7 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__FN
 #undef SRU__VP
 #undef SRU__CHAINS
+#undef SRU__EACH
 #undef SRU__MOST
 #undef sru__vec
 #undef sru__mask
