@@ -651,8 +651,8 @@ static float sru__uniform(uint64_t key, uint64_t i)
 /* ---- scratch memory and threads -------------------------------------------------------------- */
 
 /* count values of `size` bytes from the context's scratch memory, aligned to 64 bytes; in a
-   measuring call an address that nobody may use. A function works on a copy of its caller's
-   context, so that whatever it took is free again when it returns. */
+   measuring call an address of their own that nobody may use. A function works on a copy of its
+   caller's context, so that whatever it took is free again when it returns. */
 static void *sru__take(sru_context *c, size_t count, size_t size)
 {
     const size_t n = sru__product(2, count, size);
@@ -662,7 +662,7 @@ static void *sru__take(sru_context *c, size_t count, size_t size)
     c->work_used += (n + 63) / 64 * 64;
     if (c->measure) {
         *c->measure = sru__max(*c->measure, c->work_used + 63);
-        return (void *)(uintptr_t)64;
+        return (void *)((uintptr_t)256 + start);
     }
     if (!c->work || c->work_used + 63 > c->work_size) return NULL;
     return (char *)c->work + (64 - (uintptr_t)c->work % 64) % 64 + start;
@@ -820,10 +820,11 @@ typedef struct sru__adamw_job {
 } sru__adamw_job;
 
 typedef struct sru__kernels {
-    int rows;               /* of a full strip of the product */
+    int rows;               /* of a full tile of the product */
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
-    void (*product)(size_t k, const float *a, int width, const float *const *b, int panels,
-                    float *c, size_t ldc, size_t plane, int add, int mr, int nr);
+    void (*product)(size_t k, const float *a, size_t row, size_t col, int width,
+                    const float *const *b, int panels, float *c, size_t ldc, size_t plane, int add,
+                    int mr, int nr);
     void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
     void (*row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
                 float *c, size_t plane, int nr);
@@ -1193,7 +1194,14 @@ static void sru__scale_q8(const sru__kernels *kern, const void *panel, float *c,
         kern->multiply(c + i * ldc, c + i * ldc, (const float *)panel, 0, n);
 }
 
-/* Rows are multiplied in strips of as many as a tile has; the last may be narrower. */
+/* Rows are multiplied in strips of as many as a tile has; the last may be narrower. Rows of A are
+   read where they lie. Packed, one strip after another, are only those that a cache could not hold
+   side by side: parts of longer rows share a few of its sets, and so do columns. */
+static int sru__packs(size_t m, size_t row, size_t col)
+{
+    return col != 1 || (m > 1 && row > SRU__DEPTH);
+}
+
 static int sru__strip_width(const sru__kernels *kern, size_t left)
 {
     const size_t full = (size_t)kern->rows, half = (full + 1) / 2;
@@ -1253,7 +1261,7 @@ typedef struct sru__gemm {
     /* from here on private to the run */
     const sru__kernels *kern;
     size_t m0, mc, p0, kc, cuts;
-    float *strips, *panels;
+    float *strips, *panels;         /* strips NULL: a is read where it lies */
 } sru__gemm;
 
 enum {
@@ -1293,16 +1301,17 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         const size_t j0 = group * SRU__GROUP * SRU__PANEL;
         const size_t wide = sru__min(SRU__GROUP * SRU__PANEL, g->n - j0);
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
+        const float *a = g->strips ? g->strips : g->a + g->m0 * g->a_row + g->p0;
         size_t j, i, p;
         if (g->m == 1 && !g->add && (g->type == SRU_BF16 || g->type == SRU_Q8)) {
             for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
                 packed[j] = (const char *)g->b
                           + (j0 / SRU__PANEL + j) * sru__packed_panel(g->type, g->k);
             if (whole)
-                g->kern->row(g->k, g->strips, packed, (int)whole, g->type, g->c + j0, SRU__PANEL,
+                g->kern->row(g->k, a, packed, (int)whole, g->type, g->c + j0, SRU__PANEL,
                              SRU__PANEL);
             if (rest)
-                g->kern->row(g->k, g->strips, packed + whole, 1, g->type,
+                g->kern->row(g->k, a, packed + whole, 1, g->type,
                              g->c + j0 + whole * SRU__PANEL, SRU__PANEL, (int)rest);
             continue;
         }
@@ -1326,14 +1335,15 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
              i < sru__min(strips * (cut + 1) / g->cuts * full, g->mc); i += full) {
             const int width = sru__strip_width(g->kern, g->mc - i);
             const int mr = (int)sru__min(full, g->mc - i), add = g->add || g->p0 > 0;
-            const float *a = g->strips + i * g->kc;
+            const size_t row = g->strips ? 1 : g->a_row, col = g->strips ? (size_t)width : 1;
+            const float *ai = a + i * (g->strips ? g->kc : row);
             float *c = g->c + (g->m0 + i) * g->ldc + j0;
             if (whole)
-                g->kern->product(g->kc, a, width, b, (int)whole, c, g->ldc, SRU__PANEL, add, mr,
-                                 SRU__PANEL);
+                g->kern->product(g->kc, ai, row, col, width, b, (int)whole, c, g->ldc, SRU__PANEL,
+                                 add, mr, SRU__PANEL);
             if (rest)
-                g->kern->product(g->kc, a, width, b + whole, 1, c + whole * SRU__PANEL, g->ldc,
-                                 SRU__PANEL, add, mr, (int)rest);
+                g->kern->product(g->kc, ai, row, col, width, b + whole, 1, c + whole * SRU__PANEL,
+                                 g->ldc, SRU__PANEL, add, mr, (int)rest);
             for (j = 0; j < wide && g->type == SRU_Q8 && g->p0 + g->kc == g->k; j += SRU__PANEL)
                 sru__scale_q8(g->kern, (const char *)g->b + (j0 + j) / SRU__PANEL
                                            * sru__packed_panel(g->type, g->k),
@@ -1354,11 +1364,12 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
     const size_t groups = sru__ceil(g.n, SRU__GROUP * SRU__PANEL);
+    const int packs = sru__packs(g.m, g.a_row, g.a_col);
     size_t i;
     g.kern = kern;
-    g.strips = sru__take_floats(c, (most_m + full) * most_k);
+    g.strips = packs ? sru__take_floats(c, (most_m + full) * most_k) : NULL;
     g.panels = sru__take_floats(c, (size_t)threads * SRU__GROUP * SRU__PANEL * most_k);
-    if (!g.strips || !g.panels) return sru__no_memory(c);
+    if ((packs && !g.strips) || !g.panels) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if ((g.bias && g.type != SRU_Q8) || (!g.add && !g.k)) {
         for (i = 0; i < g.m; i++)
@@ -1384,7 +1395,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
                : sru__min(sru__ceil(g.mc, full), sru__ceil(4 * (size_t)threads, groups));
         for (g.p0 = 0; g.p0 < g.k; g.p0 += g.kc) {
             g.kc = sru__min(most_k, g.k - g.p0);
-            sru__parallel(threads, sru__ceil(g.mc, full), sru__gemm_pack, &g);
+            if (packs) sru__parallel(threads, sru__ceil(g.mc, full), sru__gemm_pack, &g);
             sru__parallel(threads, groups * g.cuts, sru__gemm_tasks, &g);
         }
     }
@@ -1530,7 +1541,7 @@ typedef struct sru__scan_run {
     int fresh;                      /* the chunk is the first */
     size_t ldc;
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
-    float *strips[2];               /* a's rows, packed in strips of the product */
+    float *strips[2];               /* a's rows, packed in strips of the product, or NULL */
     float *u, *scratch;             /* of each thread: u of a block, panels of 16 units */
     size_t u_size, scratch_size;
     float *state;                   /* (B,N) c between chunks */
@@ -1560,7 +1571,8 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
 {
     const sru_scan *s = &r->s;
     const size_t full = (size_t)r->kern->rows, A = s->A, rows = r->steps[dir] * s->B;
-    const float *b[4];
+    const int strips = r->strips[dir] != NULL;
+    const float *a = strips ? r->strips[dir] : s->a + r->first[dir] * s->B * A, *b[4];
     const void *packed[4];
     size_t j, i, p0, kc;
     int k;
@@ -1580,7 +1592,7 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
                           * (((size_t)k * (size_t)r->dirs + (size_t)dir) * r->panels
                              + (d0 + j) / SRU__PANEL);
         if (rows == 1 && (s->type == SRU_BF16 || s->type == SRU_Q8)) {
-            r->kern->row(A, r->strips[dir], packed, s->K, s->type, u + j, u_plane, nr);
+            r->kern->row(A, a, packed, s->K, s->type, u + j, u_plane, nr);
             continue;
         }
         for (p0 = 0; p0 < A || p0 == 0; p0 += kc) {
@@ -1593,7 +1605,8 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
                                       scratch + (size_t)k * SRU__PANEL * kc);
             for (i = 0; i < rows; i += full) {
                 const int width = sru__strip_width(r->kern, rows - i);
-                r->kern->product(kc, r->strips[dir] + i * A + p0 * (size_t)width, width, b, s->K,
+                const size_t row = strips ? 1 : A, col = strips ? (size_t)width : 1;
+                r->kern->product(kc, a + i * A + p0 * col, row, col, width, b, s->K,
                                  u + i * ldu + j, ldu, u_plane, p0 > 0,
                                  (int)sru__min(full, rows - i), nr);
             }
@@ -1691,7 +1704,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     const sru__kernels *kern = sru__kern(c);
     size_t rows, full = (size_t)kern->rows, t, b, chunk;
     sru_status status;
-    int threads, dir;
+    int threads, dir, packs;
     memset(&r, 0, sizeof r);
     r.s = *(const sru_scan *)args;
     status = sru__scan_check(c, s, "scan_forward");
@@ -1715,6 +1728,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
                  : s->T;
     chunk = sru__min(chunk, s->T);
     rows = chunk * s->B;
+    packs = s->w && (sru__packs(rows, s->A, 1) || (s->a && s->a == s->h));  /* h overwrites a */
     r.state = s->cT;
     r.state_ld = r.ldc;
     if (!r.state) {
@@ -1739,13 +1753,14 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         status = sru__run(c, sru__gemm_run, &g);
         if (status) return status;
         r.s.w = NULL;
+        packs = 0;
         chunk = s->T;
     }
 #endif
     if (s->w) {
         r.u_size = s->u ? 0 : (rows + full) * (size_t)s->K * kern->block;
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
-        for (dir = 0; dir < r.dirs; dir++) {
+        for (dir = 0; dir < r.dirs && packs; dir++) {
             r.strips[dir] = sru__take_floats(c, (rows + full) * s->A);
             if (!r.strips[dir]) return sru__no_memory(c);
         }
@@ -1765,7 +1780,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         r.steps[0] = r.steps[1] = sru__min(chunk, s->T - t);
         r.first[0] = t;
         r.first[1] = s->T - t - r.steps[1];
-        if (s->w)
+        if (packs)
             sru__parallel(threads, sru__ceil(r.steps[0] * s->B, full), sru__scan_strips, &r);
         sru__parallel(threads, (size_t)r.dirs * r.blocks, sru__scan_tasks, &r);
     }
@@ -1947,31 +1962,30 @@ static void sru__hide(float *s, size_t start, size_t lo, size_t hi, const uint8_
     }
 }
 
-/* Floats of scratch for one block of queries: packed queries, scores, packed weights, sums. */
+/* Floats of scratch for a block of queries: themselves, scores, sums, and what goes with those. */
 static size_t sru__attend_scratch(size_t hd)
 {
     const size_t wide = sru__ceil(hd, SRU__PANEL) * SRU__PANEL;
-    return (SRU__KEYS + 16) * (hd + 2 * SRU__KEYS) + SRU__KEYS * (wide + 1 + SRU__PANEL);
+    return SRU__KEYS * (hd + SRU__KEYS + wide + 1 + SRU__PANEL);
 }
 
-/* Up to 64 rows, `step` floats apart, packed into strips and scaled. */
-static void sru__strips(const sru__kernels *kern, float *strips, const float *const *rows,
-                        size_t n, size_t k, float scale)
+/* Up to 64 rows, one after another and scaled. */
+static void sru__scaled(const sru__kernels *kern, float *out, const float *const *rows, size_t n,
+                        size_t k, float scale)
 {
-    const size_t full = (size_t)kern->rows;
-    size_t i, r, p;
-    for (i = 0; i < n; i += full) {
-        const size_t width = (size_t)sru__strip_width(kern, n - i), have = sru__min(width, n - i);
-        float *strip = strips + i * k;
-        if (have < width) memset(strip, 0, width * k * 4);
-        for (r = 0; r < have; r++)
-            for (p = 0; p < k; p++) strip[p * width + r] = rows[i + r][p] * scale;
-    }
+    float by[SRU__KEYS];
+    size_t i, p;
+    for (i = 0; i < SRU__KEYS; i++) by[i] = scale;
+    for (i = 0; i < n; i++)
+        for (p = 0; p < k; p += SRU__KEYS)
+            kern->multiply(out + i * k + p, rows[i] + p, by, 0, sru__min(SRU__KEYS, k - p));
 }
 
-/* c (n,16*panels) = or += the strips times panels that lie one after another. */
-static void sru__strips_product(const sru__kernels *kern, const float *strips, size_t n, size_t k,
-                                const float *panels, size_t count, float *c, size_t ldc, int add)
+/* c (n,16*panels) = or += a times panels that lie one after another. Element (i,p) of a is
+   a[i*row + p*col]. */
+static void sru__times_panels(const sru__kernels *kern, const float *a, size_t row, size_t col,
+                              size_t n, size_t k, const float *panels, size_t count, float *c,
+                              size_t ldc, int add)
 {
     const size_t full = (size_t)kern->rows;
     const float *b[8];
@@ -1980,7 +1994,7 @@ static void sru__strips_product(const sru__kernels *kern, const float *strips, s
         const size_t m = sru__min(8, count - j);
         for (q = 0; q < m; q++) b[q] = panels + (j + q) * k * SRU__PANEL;
         for (i = 0; i < n; i += full)
-            kern->product(k, strips + i * k, sru__strip_width(kern, n - i), b, (int)m,
+            kern->product(k, a + i * row, row, col, sru__strip_width(kern, n - i), b, (int)m,
                           c + i * ldc + j * SRU__PANEL, ldc, SRU__PANEL, add,
                           (int)sru__min(full, n - i), SRU__PANEL);
     }
@@ -1994,13 +2008,11 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
 {
     const sru_attention *s = &r->s;
     const size_t H = (size_t)s->H, b = head / H, h = head % H, hd = r->hd, wide = r->wide;
-    float *strips = scratch, *scores = strips + (SRU__KEYS + 16) * hd;
-    float *packed = scores + (SRU__KEYS + 16) * SRU__KEYS;
-    float *sums = packed + (SRU__KEYS + 16) * SRU__KEYS;
+    float *queries = scratch, *scores = queries + SRU__KEYS * hd;
+    float *sums = scores + SRU__KEYS * SRU__KEYS;
     float *most = sums + SRU__KEYS * wide, *total = most + SRU__KEYS;
     const float *rows[SRU__KEYS];
     const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
-    const size_t full = (size_t)r->kern->rows;
     size_t from = SIZE_MAX, to = 0, g, i, j;
     memset(rows, 0, sizeof rows);
     for (i = 0; i < n; i++) {
@@ -2011,11 +2023,11 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     }
     memset(sums, 0, n * wide * 4);
     memset(total, 0, n * SRU__PANEL * 4);
-    sru__strips(r->kern, strips, rows, n, hd, r->scale);
+    sru__scaled(r->kern, queries, rows, n, hd, r->scale);
     for (g = from / SRU__KEYS; g * SRU__KEYS < to; g++) {
         const float *block = keys + g % ring * stride;
-        sru__strips_product(r->kern, strips, n, hd, block, SRU__KEYS / SRU__PANEL, scores,
-                            SRU__KEYS, 0);
+        sru__times_panels(r->kern, queries, hd, 1, n, hd, block, SRU__KEYS / SRU__PANEL, scores,
+                          SRU__KEYS, 0);
         for (i = 0; i < n; i++)
             sru__hide(scores + i * SRU__KEYS, g * SRU__KEYS, lo[i], hi[i],
                       s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
@@ -2027,11 +2039,8 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
                 scores[i * SRU__KEYS + j] *=
                     sru__uniform(r->key, ((uint64_t)head * s->T + t[i]) * r->S + g * SRU__KEYS + j)
                     < s->dropout ? 0 : keep;
-        for (i = 0; i < n; i += full)
-            sru__interleave(packed + i * SRU__KEYS, (size_t)sru__strip_width(r->kern, n - i),
-                            scores + i * SRU__KEYS, sru__min(full, n - i), SRU__KEYS, 1, SRU__KEYS);
-        sru__strips_product(r->kern, packed, n, SRU__KEYS, block + SRU__KEYS * hd,
-                            wide / SRU__PANEL, sums, wide, 1);
+        sru__times_panels(r->kern, scores, SRU__KEYS, 1, n, SRU__KEYS, block + SRU__KEYS * hd,
+                          wide / SRU__PANEL, sums, wide, 1);
     }
     for (i = 0; i < n; i++) {
         const size_t at = (t[i] * s->B + b) * s->P + h * hd;
@@ -2233,29 +2242,12 @@ static void sru__panels(float *panels, const float *const *rows, size_t n, size_
                 = rows[i][j] * scale;
 }
 
-/* m (64,64) transposed into strips: its columns as rows of a product. */
-static void sru__strips_of_columns(const sru__kernels *kern, float *strips, const float *m)
-{
-    const size_t full = (size_t)kern->rows;
-    size_t i, r, p;
-    for (i = 0; i < SRU__KEYS; i += full) {
-        const size_t width = (size_t)sru__strip_width(kern, SRU__KEYS - i);
-        const size_t have = sru__min(width, SRU__KEYS - i);
-        float *strip = strips + i * SRU__KEYS;
-        if (have < width) memset(strip, 0, width * SRU__KEYS * 4);
-        for (p = 0; p < SRU__KEYS; p++)
-            for (r = 0; r < have; r++) strip[p * width + r] = m[p * SRU__KEYS + i + r];
-    }
-}
-
-/* Floats of scratch for one head: its queries and gradients in strips and in panels, dq, and what
-   one pair of blocks needs. Grows with T, not with its square. */
+/* Floats of scratch for one head: its queries and gradients in rows and in panels, dq, and what one
+   pair of blocks needs. Grows with T, not with its square. */
 static size_t sru__attend_backward_scratch(size_t T, size_t hd)
 {
     const size_t wide = sru__ceil(hd, SRU__PANEL) * SRU__PANEL, n = sru__ceil(T, SRU__KEYS);
-    return n * (SRU__KEYS + 16) * 2 * hd + n * SRU__KEYS * (3 * wide + 1)
-         + 2 * SRU__KEYS * hd + SRU__KEYS * wide + 2 * SRU__KEYS * wide
-         + 2 * SRU__KEYS * SRU__KEYS + 2 * (SRU__KEYS + 16) * SRU__KEYS;
+    return SRU__KEYS * (n * (2 * hd + 3 * wide + 1) + 2 * hd + 3 * wide + 2 * SRU__KEYS);
 }
 
 /* A task is a head. Blocks of keys in turn, for each all blocks of queries that see it. */
@@ -2265,14 +2257,13 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     const sru_attention *s = &r->s;
     const sru__kernels *kern = r->kern;
     const size_t H = (size_t)s->H, hd = r->hd, wide = r->wide, q = r->tasks;
-    const size_t strip = (SRU__KEYS + 16) * hd, panel = SRU__KEYS * wide, row = s->B * s->P;
+    const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide, row = s->B * s->P;
     const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
-    float *qs = r->scratch + (size_t)thread * r->scratch_size, *das = qs + q * strip;
-    float *qp = das + q * strip, *dap = qp + q * panel, *dq = dap + q * panel;
+    float *qs = r->scratch + (size_t)thread * r->scratch_size, *das = qs + q * each;
+    float *qp = das + q * each, *dap = qp + q * panel, *dq = dap + q * panel;
     float *mean = dq + q * panel, *kt = mean + q * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
     float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
-    float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS, *pack = ds + SRU__KEYS * SRU__KEYS;
-    float *packed = pack + (SRU__KEYS + 16) * SRU__KEYS;
+    float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
     const float *rows[SRU__KEYS], *values[SRU__KEYS];
     size_t head, g, i, j, n, k;
     memset(rows, 0, sizeof rows);
@@ -2283,10 +2274,10 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
         for (i = 0; i < q; i++) {
             n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
             for (j = 0; j < n; j++) rows[j] = s->q + at + (i * SRU__KEYS + j) * row;
-            sru__strips(kern, qs + i * strip, rows, n, hd, r->scale);
+            sru__scaled(kern, qs + i * each, rows, n, hd, r->scale);
             sru__panels(qp + i * panel, rows, n, hd, r->scale);
             for (j = 0; j < n; j++) rows[j] = s->dout + at + (i * SRU__KEYS + j) * row;
-            sru__strips(kern, das + i * strip, rows, n, hd, alpha);
+            sru__scaled(kern, das + i * each, rows, n, hd, alpha);
             sru__panels(dap + i * panel, rows, n, hd, alpha);
             for (j = 0; j < n; j++) {           /* forward: o = q + alpha*a */
                 const float *a = s->a + at + (i * SRU__KEYS + j) * row;
@@ -2321,10 +2312,10 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                     high = sru__max(high, hi);
                 }
                 if (low >= first + SRU__KEYS || high <= first) continue;
-                sru__strips_product(kern, qs + i * strip, n, hd, kt, SRU__KEYS / SRU__PANEL, p,
-                                    SRU__KEYS, 0);
-                sru__strips_product(kern, das + i * strip, n, hd, vt, SRU__KEYS / SRU__PANEL, ds,
-                                    SRU__KEYS, 0);
+                sru__times_panels(kern, qs + i * each, hd, 1, n, hd, kt, SRU__KEYS / SRU__PANEL, p,
+                                  SRU__KEYS, 0);
+                sru__times_panels(kern, das + i * each, hd, 1, n, hd, vt, SRU__KEYS / SRU__PANEL,
+                                  ds, SRU__KEYS, 0);
                 for (j = 0; j < n; j++) {
                     const size_t t = i * SRU__KEYS + j;
                     float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
@@ -2344,16 +2335,12 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                 /* forward: a = p v, scores = q k' */
                 memset(p + n * SRU__KEYS, 0, (SRU__KEYS - n) * SRU__KEYS * 4);
                 memset(ds + n * SRU__KEYS, 0, (SRU__KEYS - n) * SRU__KEYS * 4);
-                sru__strips_of_columns(kern, packed, p);
-                sru__strips_product(kern, packed, SRU__KEYS, SRU__KEYS, dap + i * panel,
-                                    wide / SRU__PANEL, dv, wide, 1);
-                sru__strips_of_columns(kern, packed, ds);
-                sru__strips_product(kern, packed, SRU__KEYS, SRU__KEYS, qp + i * panel,
-                                    wide / SRU__PANEL, dk, wide, 1);
-                for (j = 0; j < n; j++) rows[j] = ds + j * SRU__KEYS;
-                sru__strips(kern, pack, rows, n, SRU__KEYS, 1);
-                sru__strips_product(kern, pack, n, SRU__KEYS, kp, wide / SRU__PANEL, dq + i * panel,
-                                    wide, 1);
+                sru__times_panels(kern, p, 1, SRU__KEYS, SRU__KEYS, SRU__KEYS, dap + i * panel,
+                                  wide / SRU__PANEL, dv, wide, 1);
+                sru__times_panels(kern, ds, 1, SRU__KEYS, SRU__KEYS, SRU__KEYS, qp + i * panel,
+                                  wide / SRU__PANEL, dk, wide, 1);
+                sru__times_panels(kern, ds, SRU__KEYS, 1, n, SRU__KEYS, kp, wide / SRU__PANEL,
+                                  dq + i * panel, wide, 1);
             }
             for (j = 0; j < keys; j++) {
                 float *to = s->dkv + ((first + j) * s->B + b) * 2 * s->P + h * hd;
@@ -3340,9 +3327,9 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     const size_t N = sru__width(f), B = io->B, wide = (size_t)f->input_size;
     const size_t S = sru__state_floats(f);
     const sru__slot first = sru__first_slot(f);
-    /* Inference goes through all layers a few rows at a time, in h itself: however long the
-       sequence is, scratch memory is small. A backward direction needs the whole, and so does
-       attention without a window. */
+    /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
+       however long the sequence is, scratch memory is small. A backward direction needs the whole,
+       and so does attention without a window. */
     const int whole = io->tape || f->bidirectional
                    || (f->arch == SRU_ARCH_SRUPP && !sru__through_rings(f, io));
     const size_t rows = m->type == SRU_PLAIN ? 8 * c->op->rows : c->op->rows;
@@ -3357,8 +3344,8 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         if (c->measure) tape.measure = &ignored;        /* the tape counts elsewhere */
         if (!sru__tape(&tape, m, io, &tape_state, kept)) return sru__no_memory(c);
         status = c->op->copy(c, tape_state, io->state, B * S * 4);
-    } else if (f->bidirectional) {
-        other = sru__take_floats(c, io->T * B * N);
+    } else if (L > 1 || first.rows) {
+        other = sru__take_floats(c, steps * B * N);
         if (!other) return sru__no_memory(c);
     }
     if (!state && !status) {
@@ -3566,7 +3553,7 @@ SRUDEF sru_status sru_backward(const sru_context *ctx, const sru_model *model, c
 SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model *model, size_t T,
                            size_t B)
 {
-    void *const some = (void *)(uintptr_t)64;           /* an address that nobody uses */
+    void *const some = (void *)(uintptr_t)64, *const other = (void *)(uintptr_t)128; /* not used */
     sru_context c;
     sru_model m;
     sru_io io;
@@ -3581,7 +3568,7 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
     io.T = T;
     io.B = B;
     io.x = (const float *)some;
-    io.h = (float *)some;
+    io.h = (float *)other;
     c.work_used = 0;
     c.measure = &n->work;
     status = sru_forward(&c, &m, &io);
@@ -5141,12 +5128,13 @@ SRU__INLINE sru__vec sru__root(sru__vec x)
 
 /* ---- the product -----------------------------------------------------------------------------
 
-   C (rows, 16*panels) = A B or += A B over k. a holds `rows` values for each of k, one after
-   another; b[j] is a panel of k rows of 16. Each element of C is one chain of sums, k ascending,
-   taken up from C itself: however the work is cut, the bits are the same. Panels of C are `plane`
-   floats apart. */
+   C (rows, 16*panels) = A B or += A B over k. Element (i,p) of A is a[i*row + p*col]; only mr rows
+   exist, and the others are taken for the last. b[j] is a panel of k rows of 16. Each element of C
+   is one chain of sums, k ascending, taken up from C itself: however the work is cut, the bits are
+   the same. Panels of C are `plane` floats apart. */
 SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const float *a,
-                               const float *const *b, float *c, size_t ldc, size_t plane, int add)
+                               size_t row, size_t col, const float *const *b, float *c, size_t ldc,
+                               size_t plane, int add, int mr)
 {
     sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
     const float *bp[SRU__MOST];
@@ -5164,10 +5152,10 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
             bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL + (size_t)(j % SRU__VP) * SRU__W);
         SRU__EACH(i, rows, SRU__MR) {
-            const float ai = a[i];
+            const float ai = a[(size_t)(i < mr ? i : mr - 1) * row];
             SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP) acc[i][j] = ai * bv[j] + acc[i][j];
         }
-        a += rows;
+        a += col;
     }
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
@@ -5178,14 +5166,14 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
 
 /* The same where only mr rows and nr columns of each panel exist. */
 SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const float *a,
-                               const float *const *b, float *c, size_t ldc, size_t plane, int add,
-                               int mr, int nr)
+                               size_t row, size_t col, const float *const *b, float *c, size_t ldc,
+                               size_t plane, int add, int mr, int nr)
 {
     float t[SRU__MR * SRU__MOST * SRU__PANEL];
     const size_t ldt = SRU__MOST * SRU__PANEL, bytes = (size_t)nr * 4;
     int i, j;
     if (mr == rows && nr == SRU__PANEL) {
-        SRU__FN(tile)(rows, panels, k, a, b, c, ldc, plane, add);
+        SRU__FN(tile)(rows, panels, k, a, row, col, b, c, ldc, plane, add, rows);
         return;
     }
     if (add) {
@@ -5195,17 +5183,18 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
                 memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
                        c + (size_t)i * ldc + (size_t)j * plane, bytes);
     }
-    SRU__FN(tile)(rows, panels, k, a, b, t, ldt, SRU__PANEL, add);
+    SRU__FN(tile)(rows, panels, k, a, row, col, b, t, ldt, SRU__PANEL, add, mr);
     for (i = 0; i < mr; i++)
         for (j = 0; j < panels; j++)
             memcpy(c + (size_t)i * ldc + (size_t)j * plane,
                    t + (size_t)i * ldt + j * SRU__PANEL, bytes);
 }
 
-/* A strip of `width` packed rows, SRU__MR, SRU__MR/2 or 1, times any number of panels. */
-static void SRU__FN(product)(size_t k, const float *a, int width, const float *const *b,
-                             int panels, float *c, size_t ldc, size_t plane, int add, int mr,
-                             int nr)
+/* A strip of `width` rows, SRU__MR, SRU__MR/2 or 1, times any number of panels. One row alone has
+   its values side by side. */
+static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
+                             const float *const *b, int panels, float *c, size_t ldc, size_t plane,
+                             int add, int mr, int nr)
 {
     const int most = width == SRU__MR ? SRU__NP : width == 1 ? SRU__NP_ONE : SRU__NP_HALF;
     while (panels > 0) {
@@ -5215,7 +5204,8 @@ static void SRU__FN(product)(size_t k, const float *a, int width, const float *c
         for (i = 0; i < mr && width > 1; i++)   /* the tile below is likely to be the next */
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * plane) * 4);
-#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, b, c, ldc, plane, add, mr, nr)
+#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr)
+#define SRU__LINE(N)    SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr)
         if (width == SRU__MR) {
             if (n == 1) SRU__TILE(SRU__MR, 1);
 #if SRU__NP >= 2
@@ -5225,13 +5215,13 @@ static void SRU__FN(product)(size_t k, const float *a, int width, const float *c
             else SRU__TILE(SRU__MR, 3);
 #endif
         } else if (width == 1) {
-            if (n == 1) SRU__TILE(1, 1);
+            if (n == 1) SRU__LINE(1);
 #if SRU__NP_ONE >= 2
-            else if (n == 2) SRU__TILE(1, 2);
+            else if (n == 2) SRU__LINE(2);
 #endif
 #if SRU__NP_ONE >= 4
-            else if (n == 3) SRU__TILE(1, 3);
-            else SRU__TILE(1, 4);
+            else if (n == 3) SRU__LINE(3);
+            else SRU__LINE(4);
 #endif
         } else {
             if (n == 1) SRU__TILE((SRU__MR + 1) / 2, 1);
@@ -5243,6 +5233,7 @@ static void SRU__FN(product)(size_t k, const float *a, int width, const float *c
 #endif
         }
 #undef SRU__TILE
+#undef SRU__LINE
         b += n;
         c += (size_t)n * plane;
         panels -= n;
