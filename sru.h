@@ -541,8 +541,8 @@ static size_t sru__product(int n, ...)
     for (i = 0; i < n; i++) {
         const size_t f = va_arg(list, size_t);
         if (!f) zero = 1;
-        else if (p > SIZE_MAX / 4 / f) over = 1;
-        else p *= f;
+        else if ((p | f) >> (4 * sizeof p - 1) && p > SIZE_MAX / 4 / f) over = 1;
+        else p *= f;            /* of halves of its bits there is no need to divide */
     }
     va_end(list);
     return over ? SIZE_MAX : zero ? 0 : p;
@@ -978,7 +978,7 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__MR      8
 #define SRU__NP      3
 #define SRU__NP_HALF 3
-#define SRU__NP_ONE  4
+#define SRU__NP_ONE  6
 #include SRU_FILENAME
 #ifdef __clang__
 #pragma clang attribute pop
@@ -1176,11 +1176,11 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
 }
 
 /* Rows p0 ... p0+k-1 of a panel as floats: where they are, or unpacked into `scratch`, without the
-   scale of Q8. p0 is a multiple of 4. */
+   scale of Q8. p0 is a multiple of 4. A panel of SRU_PLAIN has been made by sru__interleave(). */
 static const float *sru__panel(const sru__kernels *kern, const void *panel, sru_type type,
                                size_t p0, size_t k, float *scratch)
 {
-    if (type == SRU_F32) return (const float *)panel + p0 * SRU__PANEL;
+    if (type == SRU_F32 || type == SRU_PLAIN) return (const float *)panel + p0 * SRU__PANEL;
     kern->unpack(scratch, panel, type, p0, k);
     return scratch;
 }
@@ -1260,12 +1260,13 @@ typedef struct sru__gemm {
     size_t ldc;
     /* from here on private to the run */
     const sru__kernels *kern;
-    size_t m0, mc, p0, kc, cuts;
+    size_t m0, mc, p0, kc, cuts, group;
     float *strips, *panels;         /* strips NULL: a is read where it lies */
 } sru__gemm;
 
 enum {
     SRU__GROUP = 3,                 /* panels that a task multiplies side by side */
+    SRU__LINE = 16,                 /* the most by which it multiplies a single row */
     SRU__NEAR = 32,                 /* rows far apart that are read side by side */
     SRU__FEW = 4                    /* rows of which reading the weights takes the time */
 };
@@ -1292,14 +1293,14 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
     const size_t full = (size_t)g->kern->rows, strips = sru__ceil(g->mc, full);
-    float *scratch = g->panels + (size_t)thread * SRU__GROUP * SRU__PANEL * g->kc;
+    float *scratch = g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc;
     size_t task, last = SIZE_MAX;
-    const float *b[SRU__GROUP];
-    const void *packed[SRU__GROUP];
+    const float *b[SRU__LINE];
+    const void *packed[SRU__LINE];
     for (task = begin; task < end; task++) {
         const size_t group = task / g->cuts, cut = task % g->cuts;
-        const size_t j0 = group * SRU__GROUP * SRU__PANEL;
-        const size_t wide = sru__min(SRU__GROUP * SRU__PANEL, g->n - j0);
+        const size_t j0 = group * g->group * SRU__PANEL;
+        const size_t wide = sru__min(g->group * SRU__PANEL, g->n - j0);
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
         const float *a = g->strips ? g->strips : g->a + g->m0 * g->a_row + g->p0;
         size_t j, i, p;
@@ -1363,12 +1364,16 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t most_k = g.m == 1 ? g.k : sru__min(g.k, SRU__DEPTH);
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
-    const size_t groups = sru__ceil(g.n, SRU__GROUP * SRU__PANEL);
+    const size_t panels = sru__ceil(g.n, SRU__PANEL);
+    const size_t group = g.m > 1 || g.type == SRU_PLAIN ? SRU__GROUP
+                       : sru__min(SRU__LINE, sru__max(SRU__GROUP, panels / (size_t)threads / 4));
+    const size_t groups = sru__ceil(panels, group);
     const int packs = sru__packs(g.m, g.a_row, g.a_col);
     size_t i;
     g.kern = kern;
+    g.group = group;
     g.strips = packs ? sru__take_floats(c, (most_m + full) * most_k) : NULL;
-    g.panels = sru__take_floats(c, (size_t)threads * SRU__GROUP * SRU__PANEL * most_k);
+    g.panels = sru__take_floats(c, (size_t)threads * group * SRU__PANEL * most_k);
     if ((packs && !g.strips) || !g.panels) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if ((g.bias && g.type != SRU_Q8) || (!g.add && !g.k)) {
@@ -1571,49 +1576,50 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
 {
     const sru_scan *s = &r->s;
     const size_t full = (size_t)r->kern->rows, A = s->A, rows = r->steps[dir] * s->B;
+    /* panels of a plane that are taken at once: of a single row all, if the planes lie end to end,
+       since it takes many sums side by side to keep the processor busy */
+    const size_t each = rows == 1 && s->type != SRU_PLAIN && u_plane == n && n % SRU__PANEL == 0
+                      ? n / SRU__PANEL : 1;
+    const size_t count = (size_t)s->K * each, plane = each > 1 ? SRU__PANEL : u_plane;
     const int strips = r->strips[dir] != NULL;
-    const float *a = strips ? r->strips[dir] : s->a + r->first[dir] * s->B * A, *b[4];
-    const void *packed[4];
-    size_t j, i, p0, kc;
-    int k;
-    for (j = 0; j < n; j += SRU__PANEL) {
+    const float *a = strips ? r->strips[dir] : s->a + r->first[dir] * s->B * A;
+    const float *b[SRU__LINE];
+    const void *packed[SRU__LINE];
+    size_t j, i, k, p0, kc;
+    SRU_ASSERT(count <= SRU__LINE);
+    for (j = 0; j < n; j += each * SRU__PANEL) {
         const int nr = (int)sru__min(SRU__PANEL, n - j);
-        if (s->type == SRU_PLAIN)
-            for (k = 0; k < s->K; k++) {
-                float *panel = scratch + (size_t)k * SRU__PANEL * A;
-                const size_t unit = (size_t)k * s->N + (size_t)dir * r->D + d0 + j;
-                sru__interleave(panel, SRU__PANEL, (const float *)s->w + unit * A, (size_t)nr, A, 1,
-                                A);
-                b[k] = panel;
-            }
-        if (s->type != SRU_PLAIN)
-            for (k = 0; k < s->K; k++)
-                packed[k] = (const char *)s->w + r->panel
-                          * (((size_t)k * (size_t)r->dirs + (size_t)dir) * r->panels
-                             + (d0 + j) / SRU__PANEL);
+        for (k = 0; k < (size_t)s->K && s->type != SRU_PLAIN; k++)
+            for (i = 0; i < each; i++)
+                packed[k * each + i] = (const char *)s->w + r->panel
+                                     * ((k * (size_t)r->dirs + (size_t)dir) * r->panels
+                                        + (d0 + j) / SRU__PANEL + i);
+        for (k = 0; k < count && s->type == SRU_PLAIN; k++) {
+            float *panel = scratch + k * SRU__PANEL * A;
+            const size_t unit = k * s->N + (size_t)dir * r->D + d0 + j;
+            sru__interleave(panel, SRU__PANEL, (const float *)s->w + unit * A, (size_t)nr, A, 1, A);
+            packed[k] = panel;
+        }
         if (rows == 1 && (s->type == SRU_BF16 || s->type == SRU_Q8)) {
-            r->kern->row(A, a, packed, s->K, s->type, u + j, u_plane, nr);
+            r->kern->row(A, a, packed, (int)count, s->type, u + j, plane, nr);
             continue;
         }
         for (p0 = 0; p0 < A || p0 == 0; p0 += kc) {
             kc = rows == 1 ? A : sru__min(SRU__DEPTH, A - p0);
-            for (k = 0; k < s->K; k++)
-                if (s->type == SRU_PLAIN)
-                    b[k] = scratch + ((size_t)k * A + p0) * SRU__PANEL;
-                else
-                    b[k] = sru__panel(r->kern, packed[k], s->type, p0, kc,
-                                      scratch + (size_t)k * SRU__PANEL * kc);
+            for (k = 0; k < count; k++)
+                b[k] = sru__panel(r->kern, packed[k], s->type, p0, kc,
+                                  scratch + k * SRU__PANEL * kc);
             for (i = 0; i < rows; i += full) {
                 const int width = sru__strip_width(r->kern, rows - i);
                 const size_t row = strips ? 1 : A, col = strips ? (size_t)width : 1;
-                r->kern->product(kc, a + i * A + p0 * col, row, col, width, b, s->K,
-                                 u + i * ldu + j, ldu, u_plane, p0 > 0,
+                r->kern->product(kc, a + i * A + p0 * col, row, col, width, b, (int)count,
+                                 u + i * ldu + j, ldu, plane, p0 > 0,
                                  (int)sru__min(full, rows - i), nr);
             }
             if (!A) break;
         }
-        for (k = 0; k < s->K && s->type == SRU_Q8; k++)
-            sru__scale_q8(r->kern, packed[k], u + (size_t)k * u_plane + j, ldu, rows, (size_t)nr);
+        for (k = 0; k < count && s->type == SRU_Q8; k++)
+            sru__scale_q8(r->kern, packed[k], u + k * plane + j, ldu, rows, (size_t)nr);
     }
 }
 
@@ -4960,6 +4966,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
 #define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
 #define SRU__CHAINS      8
+#define SRU__LOADS       (SRU__W == 16 ? SRU__NP_ONE : 1)   /* before sums, if registers suffice */
 /* i = 0 ... n-1, unrolled; n becomes known by inlining, `most` is known from the start: only then
    does clang unroll early enough to keep arrays in registers */
 #define SRU__EACH(i, n, most) SRU__UNROLL for (i = 0; i < (most); i++) if (i < (n))
@@ -5198,14 +5205,14 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
 {
     const int most = width == SRU__MR ? SRU__NP : width == 1 ? SRU__NP_ONE : SRU__NP_HALF;
     while (panels > 0) {
-        /* 2 and 2 keep more sums in flight than 3 and 1 */
-        const int n = most == 3 && panels == 4 ? 2 : panels < most ? panels : most;
+        /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1 */
+        const int times = (panels + most - 1) / most, n = (panels + times - 1) / times;
         int i, j;
         for (i = 0; i < mr && width > 1; i++)   /* the tile below is likely to be the next */
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * plane) * 4);
 #define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr)
-#define SRU__LINE(N)    SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr)
+#define SRU__ROW_TILE(N) SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr)
         if (width == SRU__MR) {
             if (n == 1) SRU__TILE(SRU__MR, 1);
 #if SRU__NP >= 2
@@ -5215,13 +5222,17 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
             else SRU__TILE(SRU__MR, 3);
 #endif
         } else if (width == 1) {
-            if (n == 1) SRU__LINE(1);
+            if (n == 1) SRU__ROW_TILE(1);
 #if SRU__NP_ONE >= 2
-            else if (n == 2) SRU__LINE(2);
+            else if (n == 2) SRU__ROW_TILE(2);
 #endif
 #if SRU__NP_ONE >= 4
-            else if (n == 3) SRU__LINE(3);
-            else SRU__LINE(4);
+            else if (n == 3) SRU__ROW_TILE(3);
+            else if (n == 4) SRU__ROW_TILE(4);
+#endif
+#if SRU__NP_ONE >= 6
+            else if (n == 5) SRU__ROW_TILE(5);
+            else SRU__ROW_TILE(6);
 #endif
         } else {
             if (n == 1) SRU__TILE((SRU__MR + 1) / 2, 1);
@@ -5233,7 +5244,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
 #endif
         }
 #undef SRU__TILE
-#undef SRU__LINE
+#undef SRU__ROW_TILE
         b += n;
         c += (size_t)n * plane;
         panels -= n;
@@ -5248,12 +5259,14 @@ SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return __builtin_convertvecto
 SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
 #endif
 
-/* Value r of each lane: of two in BF16, of four in Q8, which are yet to be multiplied by the scale
-   of their row: that is left to the sums of products. */
+/* Value r of each lane: of two in BF16, of four in Q8. These come 2^24 times as large, in the upper
+   byte of a whole number, which saves shifts; nor have they been multiplied by the scale of their
+   row. Both are left to the sums of products. */
+#define SRU__Q8_UNIT (1.0f / 16777216.0f)
 SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 {
     if (type == SRU_BF16) return sru__from_bits(r ? x & 0xffff0000u : x << 16);
-    return sru__from_ints((sru__mask)(x << (24 - 8 * r)) >> 24);
+    return sru__from_ints((sru__mask)(x << (24 - 8 * r) & 0xff000000u));
 }
 
 SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
@@ -5280,6 +5293,7 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
             for (r = 0; r < 4; r++) {
                 if (r >= (int)each) break;
                 w = SRU__FN(lane)(x, type, r);
+                if (type == SRU_Q8) w = w * SRU__Q8_UNIT;
                 memcpy(to + (size_t)r * SRU__PANEL + v, &w, sizeof w);
             }
         }
@@ -5294,29 +5308,36 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
 {
     const size_t each = type == SRU_BF16 ? 2 : 4;
     sru__vec acc[SRU__NP_ONE * SRU__VP];
+    sru__bits x[SRU__LOADS];
     const char *from[SRU__NP_ONE];
     float last[SRU__PANEL];
     size_t p;
-    int j, r;
+    int g, j, r;
     SRU__EACH(j, panels, SRU__NP_ONE) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
     SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) acc[j] = sru__zero();
     for (p = 0; p < k; p += each) {
         float ap[4];                /* 0 behind the end: a branch might keep sums from fusing */
         SRU__UNROLL
         for (r = 0; r < 4; r++) ap[r] = p + (size_t)r < k ? a[p + (size_t)r] : 0;
-        SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) {
-            const sru__bits x = SRU__FN(load_bits)(from[j / SRU__VP] + p / each * 64
-                                                   + (size_t)(j % SRU__VP) * SRU__W * 4);
+        SRU__UNROLL
+        for (g = 0; g < SRU__NP_ONE * SRU__VP; g += SRU__LOADS) {
             SRU__UNROLL
-            for (r = 0; r < 4; r++)
-                if ((size_t)r < each)
-                    acc[j] = ap[r] * SRU__FN(lane)(x, type, r) + acc[j];
+            for (j = g; j < g + SRU__LOADS; j++)
+                if (j < panels * SRU__VP)
+                    x[j - g] = SRU__FN(load_bits)(from[j / SRU__VP] + p / each * 64
+                                                  + (size_t)(j % SRU__VP) * SRU__W * 4);
+            SRU__EACH(r, (int)each, 4) {
+                SRU__UNROLL
+                for (j = g; j < g + SRU__LOADS; j++)
+                    if (j < panels * SRU__VP)
+                        acc[j] = ap[r] * SRU__FN(lane)(x[j - g], type, r) + acc[j];
+            }
         }
     }
     if (type == SRU_Q8) {
         SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
-            acc[j] = acc[j] * sru__load((const float *)b[j / SRU__VP]
-                                        + (size_t)(j % SRU__VP) * SRU__W);
+            acc[j] = acc[j] * SRU__Q8_UNIT * sru__load((const float *)b[j / SRU__VP]
+                                                       + (size_t)(j % SRU__VP) * SRU__W);
     }
     for (j = 0; j < panels; j++) {
         memcpy(last, acc + j * SRU__VP, sizeof last);
@@ -5328,7 +5349,8 @@ static void SRU__FN(row)(size_t k, const float *a, const void *const *b, int pan
                          float *c, size_t plane, int nr)
 {
     while (panels > 0) {
-        const int n = panels < SRU__NP_ONE ? panels : SRU__NP_ONE;
+        const int times = (panels + SRU__NP_ONE - 1) / SRU__NP_ONE;
+        const int n = (panels + times - 1) / times;
 #define SRU__ROW(N) \
         type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, nr) \
                          : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, nr)
@@ -5338,7 +5360,11 @@ static void SRU__FN(row)(size_t k, const float *a, const void *const *b, int pan
 #endif
 #if SRU__NP_ONE >= 4
         else if (n == 3) SRU__ROW(3);
-        else SRU__ROW(4);
+        else if (n == 4) SRU__ROW(4);
+#endif
+#if SRU__NP_ONE >= 6
+        else if (n == 5) SRU__ROW(5);
+        else SRU__ROW(6);
 #endif
 #undef SRU__ROW
         b += n;
@@ -5836,6 +5862,8 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__FN
 #undef SRU__VP
 #undef SRU__CHAINS
+#undef SRU__Q8_UNIT
+#undef SRU__LOADS
 #undef SRU__EACH
 #undef SRU__MOST
 #undef sru__vec
