@@ -1365,8 +1365,8 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
-    const size_t group = g.m > 1 || g.type == SRU_PLAIN ? SRU__GROUP
-                       : sru__min(SRU__LINE, sru__max(SRU__GROUP, panels / (size_t)threads / 4));
+    const size_t line = g.m > 1 || g.type == SRU_PLAIN ? 0 : panels / (size_t)threads / 4;
+    const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line));
     const size_t groups = sru__ceil(panels, group);
     const int packs = sru__packs(g.m, g.a_row, g.a_col);
     size_t i;
