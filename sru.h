@@ -5144,10 +5144,15 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
                                size_t plane, int add, int mr)
 {
     sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
-    const float *bp[SRU__MOST];
-    size_t p;
+    /* four rows are addressed from one pointer: eight pointers would take too many registers */
+    const float *bp[SRU__MOST], *quad[(SRU__MR + 3) / 4];
+    size_t at[SRU__MR], p;
     int i, j;
     SRU__EACH(j, panels, SRU__MOST) bp[j] = b[j];
+    SRU__EACH(i, rows, SRU__MR) {
+        at[i] = (size_t)(i < mr ? i : mr - 1) * row;
+        if (i % 4 == 0) quad[i / 4] = a + at[i];
+    }
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
             acc[i][j] = add ? sru__load(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
@@ -5159,10 +5164,10 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
             bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL + (size_t)(j % SRU__VP) * SRU__W);
         SRU__EACH(i, rows, SRU__MR) {
-            const float ai = a[(size_t)(i < mr ? i : mr - 1) * row];
+            const float ai = quad[i / 4][at[i] - at[i / 4 * 4]];
             SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP) acc[i][j] = ai * bv[j] + acc[i][j];
         }
-        a += col;
+        SRU__EACH(i, (rows + 3) / 4, (SRU__MR + 3) / 4) quad[i] += col;
     }
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
