@@ -2019,12 +2019,16 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     float *most = sums + SRU__KEYS * wide, *total = most + SRU__KEYS;
     const float *rows[SRU__KEYS];
     const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
-    size_t from = SIZE_MAX, to = 0, g, i, j;
+    /* from block `from` on to `to`, queries see keys; all queries see those from low to high */
+    size_t from = SIZE_MAX, to = 0, low = 0, high = SIZE_MAX, g, i, j;
+    const int masked = s->attn_mask || (!s->ring && (s->memory_mask_pad || s->mask_pad));
     memset(rows, 0, sizeof rows);
     for (i = 0; i < n; i++) {
         rows[i] = s->q + (t[i] * s->B + b) * s->P + h * hd;
         from = sru__min(from, lo[i]);
         to = sru__max(to, hi[i]);
+        low = sru__max(low, lo[i]);
+        high = sru__min(high, hi[i]);
         most[i] = SRU__HIDDEN;
     }
     memset(sums, 0, n * wide * 4);
@@ -2034,7 +2038,7 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
         const float *block = keys + g % ring * stride;
         sru__times_panels(r->kern, queries, hd, 1, n, hd, block, SRU__KEYS / SRU__PANEL, scores,
                           SRU__KEYS, 0);
-        for (i = 0; i < n; i++)
+        for (i = 0; i < n && (masked || g * SRU__KEYS < low || (g + 1) * SRU__KEYS > high); i++)
             sru__hide(scores + i * SRU__KEYS, g * SRU__KEYS, lo[i], hi[i],
                       s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
                       s->mask_pad && !s->ring ? s->mask_pad + b : NULL, s->M, s->B,
@@ -4985,6 +4989,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__select      SRU__FN(select)
 #define sru__abs         SRU__FN(abs)
 #define sru__fold        SRU__FN(fold)
+#define sru__any         SRU__FN(any)
 #define sru__sum         SRU__FN(sum)
 #define sru__highest     SRU__FN(highest)
 #define sru__least       SRU__FN(least)
@@ -5073,6 +5078,18 @@ SRU__INLINE float sru__fold(sru__vec v, const int highest)
         }
     }
     return lane[0];
+}
+
+/* Is the outcome of any comparison true? */
+SRU__INLINE int sru__any(sru__mask m)
+{
+    uint64_t lane[(SRU__W + 1) / 2], all = 0;
+    int i;
+    lane[0] = 0;
+    memcpy(lane, &m, sizeof m);
+    SRU__UNROLL
+    for (i = 0; i < (SRU__W + 1) / 2; i++) all |= lane[i];
+    return all != 0;
 }
 
 SRU__INLINE float sru__sum(sru__vec v) { return sru__fold(v, 0); }
@@ -5595,32 +5612,33 @@ static void SRU__FN(scan_backward)(const sru__scan_job *s)
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-/* Scores (n,SRU__KEYS) of n queries become weights exp(s - most), hidden ones 0. most (n) and total
-   (n,16), the sum of the weights in lanes, are those of all keys so far; sums (n,wide) are of
-   values by former weights, which shrink where most rises. */
+/* Scores (n,SRU__KEYS) of n queries become weights exp(s - most), hidden ones 0. most (n) is about
+   the highest score so far: weights may well be above 1, if only they stay finite. total (n,16) is
+   the sum of the weights so far, in lanes, sums (n,wide) that of values by weights; these shrink
+   where most rises. */
+#define SRU__SLACK 16.0f
 static void SRU__FN(attend)(float *s, size_t n, float *most, float *total, float *sums, size_t wide)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
     for (; n; n--, s += SRU__KEYS, most++, total += SRU__PANEL, sums += wide) {
         sru__vec best = hidden, sum = sru__load(total), p[4];
-        float next;
+        float now = *most;
         size_t at;
         int i, j;
         for (i = 0; i < SRU__KEYS; i += SRU__W) best = sru__most(best, sru__load(s + i));
-        next = sru__highest(best);
-        if (next > *most) {
-            const sru__vec by = sru__exp(sru__zero() + (*most - next));
+        if (sru__any(best > sru__zero() + (now + SRU__SLACK))) {
+            const float highest = sru__highest(best);
+            const sru__vec by = sru__exp(sru__zero() + (now - highest));
             for (at = 0; at < wide; at += SRU__W) {
                 best = sru__load(sums + at) * by;
                 memcpy(sums + at, &best, sizeof best);
             }
             sum = sum * by;
-            *most = next;
+            now = *most = highest;
         }
-        next = *most;
         for (i = 0; i < SRU__KEYS; i += 4 * SRU__W) {
             SRU__UNROLL
-            for (j = 0; j < 4; j++) p[j] = sru__load(s + i + j * SRU__W) - next;
+            for (j = 0; j < 4; j++) p[j] = sru__load(s + i + j * SRU__W) - now;
             sru__exps(4, p, 1, 0);
             SRU__UNROLL
             for (j = 0; j < 4; j++) {
@@ -5869,6 +5887,7 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__CHAINS
 #undef SRU__Q8_UNIT
 #undef SRU__LOADS
+#undef SRU__SLACK
 #undef SRU__EACH
 #undef SRU__MOST
 #undef sru__vec
@@ -5882,6 +5901,7 @@ static const sru_backend SRU__FN(backend) = {
 #undef sru__from_bits
 #undef sru__select
 #undef sru__abs
+#undef sru__any
 #undef sru__sum
 #undef sru__highest
 #undef sru__fold
