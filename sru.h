@@ -1268,7 +1268,7 @@ enum {
     SRU__GROUP = 3,                 /* panels that a task multiplies side by side */
     SRU__LINE = 16,                 /* the most by which it multiplies a single row */
     SRU__NEAR = 32,                 /* rows far apart that are read side by side */
-    SRU__FEW = 4                    /* rows of which reading the weights takes the time */
+    SRU__FEW = 12                   /* rows of which reading the weights takes the time */
 };
 
 static void sru__gemm_pack(void *job, size_t begin, size_t end, int thread)

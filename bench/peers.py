@@ -19,6 +19,7 @@ ISA_FLAGS = {"avx512": ["-mavx512f", "-mprefer-vector-width=512"], "avx2": ["-ma
 AVX2_PEERS = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
               "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
 CHARLM_SECONDS = 3
+SCAN_OPERATIONS = 38        # 14 for each exponential, 10 for the rest; and two divisions
 WINDOW = 257                # of SRU++ when it streams: the step itself and 256 before it
 
 
@@ -46,7 +47,9 @@ def table(isa):
                  1/(1.15 if d == 128 else 1.05))])
     yield ("scan (16,8,256), in cache", "scan 16 8 256", [
         ("reference's operator", "sru2", "scan 16 8 256", {"avx2": 11, "avx512": 20}.get(isa)),
-        ("copying as much", "peak", "copy %d" % (4*5*16*8*256), None)])
+        ("copying as much", "peak", "copy %d" % (4*5*16*8*256), None),
+        ("%d operations an element" % SCAN_OPERATIONS, "peak",
+         "flops %d" % (2*SCAN_OPERATIONS*16*8*256), None)])
     for s, targets in (((128, 8, 512, 2), (1.9, 2.3, 3.6)), ((512, 1, 512, 2), (1.9, 4.7, 6)),
                        ((256, 1, 128, 2), (2.4, 4, 6))):
         text = "%d %d %d %d" % s
@@ -73,7 +76,9 @@ def table(isa):
                [("reference SRU++", "sru3", "srupp_train " + text, 3.5)])
     yield ("SRU++ streaming (512,128,2), 256 back",
            "srupp 1 1 512 128 2 --window %d --after %d" % (WINDOW, 2*WINDOW),
-           [("reference SRU++", "sru3", "srupp_step 512 128 2", 20)])
+           [("reference SRU++", "sru3", "srupp_step 512 128 2", 20),
+            ("reading weights and ring", "peak",
+             "read %d" % (4*2*128*(512 + 2*128 + 3*512 + 2*(WINDOW - 1))), None)])
     yield ("layer norm (2048,512)", "layernorm 2048 512", [
         ("torch", "torch", "layernorm 2048 512", 1),
         ("copying as much", "peak", "copy %d" % (8*2048*512), None)])
