@@ -1703,6 +1703,13 @@ static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const
     return SRU_OK;
 }
 
+/* Rows (t,b) that a layer computes at a time: few, so that u stays in the cache; more of plain
+   weights, since these are packed again each time. */
+static size_t sru__rows(const sru_context *c, sru_type type)
+{
+    return c->op->rows * (type == SRU_PLAIN ? 4 : 1);
+}
+
 static sru_status sru__scan_forward_run(sru_context *c, const void *args)
 {
     sru__scan_run r;
@@ -1728,10 +1735,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.panels = sru__ceil(r.D, SRU__PANEL);
     threads = sru__threads(c, (double)(s->w ? sru__max(s->T * s->B, SRU__FEW) : s->T * s->B)
                               * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0)));
-    /* Few rows at a time keep u in the cache. Plain weights are packed again for every chunk, which
-       many rows must pay for. */
-    chunk = s->w ? sru__max(1, (s->type == SRU_PLAIN ? 1024 : c->op->rows) / sru__max(1, s->B))
-                 : s->T;
+    chunk = s->w ? sru__max(1, sru__rows(c, s->type) / sru__max(1, s->B)) : s->T;
     chunk = sru__min(chunk, s->T);
     rows = chunk * s->B;
     packs = s->w && (sru__packs(rows, s->A, 1) || (s->a && s->a == s->h));  /* h overwrites a */
@@ -3342,7 +3346,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
        and so does attention without a window. */
     const int whole = io->tape || f->bidirectional
                    || (f->arch == SRU_ARCH_SRUPP && !sru__through_rings(f, io));
-    const size_t rows = m->type == SRU_PLAIN ? 8 * c->op->rows : c->op->rows;
+    const size_t rows = sru__rows(c, m->type);
     const size_t steps = whole ? io->T : sru__min(io->T, sru__max(1, rows / sru__max(1, B)));
     sru__kept kept[SRU_MAX_LAYERS];
     float *state = io->state, *tape_state = NULL, *other = NULL;
