@@ -5000,7 +5000,6 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__most        SRU__FN(most)
 #define sru__exps        SRU__FN(exps)
 #define sru__exp         SRU__FN(exp)
-#define sru__sigmoid     SRU__FN(sigmoid)
 #define sru__tanh        SRU__FN(tanh)
 #define sru__root        SRU__FN(root)
 #define sru__from_ints   SRU__FN(from_ints)
@@ -5128,7 +5127,6 @@ SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const flo
 }
 
 SRU__INLINE sru__vec sru__exp(sru__vec x) { sru__exps(1, &x, 1, 0); return x; }
-SRU__INLINE sru__vec sru__sigmoid(sru__vec x) { sru__exps(1, &x, -1, 1); return 1.0f / x; }
 
 /* Relative error below 3e-7. */
 SRU__INLINE sru__vec sru__tanh(sru__vec x)
@@ -5913,7 +5911,6 @@ static const sru_backend SRU__FN(backend) = {
 #undef sru__most
 #undef sru__exps
 #undef sru__exp
-#undef sru__sigmoid
 #undef sru__tanh
 #undef sru__root
 #undef sru__from_ints
