@@ -5313,9 +5313,7 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
             const sru__bits x = SRU__FN(load_bits)(from + 4 * v);
             sru__vec w;
             int r;
-            SRU__UNROLL
-            for (r = 0; r < 4; r++) {
-                if (r >= (int)each) break;
+            SRU__EACH(r, (int)each, 4) {
                 w = SRU__FN(lane)(x, type, r);
                 if (type == SRU_Q8) w = w * SRU__Q8_UNIT;
                 memcpy(to + (size_t)r * SRU__PANEL + v, &w, sizeof w);

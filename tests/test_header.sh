@@ -235,7 +235,10 @@ for compiler in $CC clang; do
 done
 # clang tells which loops it could not unroll; a product would take five times as long
 if command -v clang > /dev/null; then
-    check "clang unrolls loops" clang -std=c99 -O2 -Werror=pass-failed -c tests/sru.c -o $dir/c.o
+    for level in -O2 -Os; do
+        check "clang unrolls loops" clang -std=c99 $level -Werror=pass-failed -c tests/sru.c \
+            -o $dir/c.o
+    done
 fi
 
 echo '#include "../../../../sru.h"
