@@ -4974,6 +4974,17 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
 #define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
 #define SRU__CHAINS      8
+/* F(n), where the compiler knows n: 1 ... SRU__NP_ONE */
+#if SRU__NP_ONE >= 6
+#define SRU__LINES(F) (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : n == 4 ? F(4) \
+                     : n == 5 ? F(5) : F(6))
+#elif SRU__NP_ONE >= 4
+#define SRU__LINES(F) (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : F(4))
+#elif SRU__NP_ONE >= 2
+#define SRU__LINES(F) (n == 1 ? F(1) : F(2))
+#else
+#define SRU__LINES(F) F(1)
+#endif
 #define SRU__LOADS       (SRU__W == 16 ? SRU__NP_ONE : 1)   /* before sums, if registers suffice */
 /* i = 0 ... n-1, unrolled; n becomes known by inlining, `most` is known from the start: only then
    does clang unroll early enough to keep arrays in registers */
@@ -5246,18 +5257,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
             else SRU__TILE(SRU__MR, 3);
 #endif
         } else if (width == 1) {
-            if (n == 1) SRU__ROW_TILE(1);
-#if SRU__NP_ONE >= 2
-            else if (n == 2) SRU__ROW_TILE(2);
-#endif
-#if SRU__NP_ONE >= 4
-            else if (n == 3) SRU__ROW_TILE(3);
-            else if (n == 4) SRU__ROW_TILE(4);
-#endif
-#if SRU__NP_ONE >= 6
-            else if (n == 5) SRU__ROW_TILE(5);
-            else SRU__ROW_TILE(6);
-#endif
+            SRU__LINES(SRU__ROW_TILE);
         } else {
             if (n == 1) SRU__TILE((SRU__MR + 1) / 2, 1);
 #if SRU__NP_HALF >= 2
@@ -5374,20 +5374,9 @@ static void SRU__FN(row)(size_t k, const float *a, const void *const *b, int pan
         const int times = (panels + SRU__NP_ONE - 1) / SRU__NP_ONE;
         const int n = (panels + times - 1) / times;
 #define SRU__ROW(N) \
-        type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, nr) \
-                         : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, nr)
-        if (n == 1) SRU__ROW(1);
-#if SRU__NP_ONE >= 2
-        else if (n == 2) SRU__ROW(2);
-#endif
-#if SRU__NP_ONE >= 4
-        else if (n == 3) SRU__ROW(3);
-        else if (n == 4) SRU__ROW(4);
-#endif
-#if SRU__NP_ONE >= 6
-        else if (n == 5) SRU__ROW(5);
-        else SRU__ROW(6);
-#endif
+        (type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, nr) \
+                          : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, nr))
+        SRU__LINES(SRU__ROW);
 #undef SRU__ROW
         b += n;
         c += (size_t)n * plane;
@@ -5887,6 +5876,7 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__CHAINS
 #undef SRU__Q8_UNIT
 #undef SRU__LOADS
+#undef SRU__LINES
 #undef SRU__SLACK
 #undef SRU__EACH
 #undef SRU__MOST
