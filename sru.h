@@ -796,7 +796,9 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 /* ---- what kernels are given, and where they are chosen --------------------------------------- */
 
 #define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
-#define SRU__DEPTH 512      /* of a product's k at a time: what of a panel stays in the cache */
+#define SRU__DEPTH 1024     /* of a product's k at a time */
+#define SRU__STRIDE 32      /* of k between two fetches of what comes next */
+#define SRU__CACHE 262144   /* floats that the second-level cache is thought to hold */
 #define SRU__KEYS  64       /* keys that attention takes at a time, and queries */
 #define SRU__HIDDEN -1e30f  /* a score that does not count; nor does a lower one */
 
@@ -824,7 +826,7 @@ typedef struct sru__kernels {
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
     void (*product)(size_t k, const float *a, size_t row, size_t col, int width,
                     const float *const *b, int panels, float *c, size_t ldc, size_t plane, int add,
-                    int mr, int nr);
+                    int mr, int nr, uintptr_t ahead);
     void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
     void (*row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
                 float *c, size_t plane, int nr);
@@ -1194,14 +1196,25 @@ static void sru__scale_q8(const sru__kernels *kern, const void *panel, float *c,
         kern->multiply(c + i * ldc, c + i * ldc, (const float *)panel, 0, n);
 }
 
-/* Rows are multiplied in strips of as many as a tile has; the last may be narrower. Rows of A are
-   read where they lie. Packed, one strip after another, are only those that a cache could not hold
-   side by side: parts of longer rows share a few of its sets, and so do columns. */
-static int sru__packs(size_t m, size_t row, size_t col)
+/* So many rows of k values stay in the second-level cache while panels pass by, but no fewer than
+   `least`: the panels are read once for each lot of rows. */
+static size_t sru__lot(size_t k, size_t least, size_t most)
 {
-    return col != 1 || (m > 1 && row > SRU__DEPTH);
+    return sru__min(most, sru__max(least, SRU__CACHE / 2 / sru__max(1, k)));
 }
 
+/* While a product's strips are multiplied by `count` panels, those that come next are fetched into
+   the cache: 12 strips fetch all of 3 panels, a quarter of one each. These are addresses, for no
+   panel is behind the last; next[0] is 0 where nothing lies ready, or all in the cache anyway. */
+static uintptr_t sru__ahead(const uintptr_t *next, size_t count, size_t strip, size_t k)
+{
+    const size_t quarter = strip / count;
+    if (!next[0] || quarter > 3) return 0;
+    return next[strip % count] + quarter * (k / 4) * SRU__PANEL * sizeof(float);
+}
+
+/* Rows are multiplied in strips of as many as a tile has; the last may be narrower. Rows of A are
+   read where they lie; columns are packed, one strip after another. */
 static int sru__strip_width(const sru__kernels *kern, size_t left)
 {
     const size_t full = (size_t)kern->rows, half = (full + 1) / 2;
@@ -1296,6 +1309,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
     float *scratch = g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc;
     size_t task, last = SIZE_MAX;
     const float *b[SRU__LINE];
+    uintptr_t next[SRU__LINE];
     const void *packed[SRU__LINE];
     for (task = begin; task < end; task++) {
         const size_t group = task / g->cuts, cut = task % g->cuts;
@@ -1331,6 +1345,9 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
                                     + (j0 + j) * g->b_col,
                                 sru__min(SRU__PANEL, wide - j), g->b_col, g->b_row,
                                 sru__min(SRU__NEAR, g->kc - p));
+        for (j = 0; j < whole; j++)
+            next[j] = g->type == SRU_F32 && g->n * g->k > SRU__CACHE
+                    ? (uintptr_t)b[j] + whole * SRU__PANEL * g->k * 4 : 0;
         last = group;
         for (i = strips * cut / g->cuts * full;
              i < sru__min(strips * (cut + 1) / g->cuts * full, g->mc); i += full) {
@@ -1341,10 +1358,11 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             float *c = g->c + (g->m0 + i) * g->ldc + j0;
             if (whole)
                 g->kern->product(g->kc, ai, row, col, width, b, (int)whole, c, g->ldc, SRU__PANEL,
-                                 add, mr, SRU__PANEL);
+                                 add, mr, SRU__PANEL,
+                                 sru__ahead(next, whole, i / full, g->kc));
             if (rest)
                 g->kern->product(g->kc, ai, row, col, width, b + whole, 1, c + whole * SRU__PANEL,
-                                 g->ldc, SRU__PANEL, add, mr, (int)rest);
+                                 g->ldc, SRU__PANEL, add, mr, (int)rest, 0);
             for (j = 0; j < wide && g->type == SRU_Q8 && g->p0 + g->kc == g->k; j += SRU__PANEL)
                 sru__scale_q8(g->kern, (const char *)g->b + (j0 + j) / SRU__PANEL
                                            * sru__packed_panel(g->type, g->k),
@@ -1358,17 +1376,19 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     sru__gemm g = *(const sru__gemm *)args;
     const sru__kernels *kern = sru__kern(c);
     const size_t full = (size_t)kern->rows;
-    /* equal lots of at most about 512 rows, whose strips stay in the second-level cache */
-    const size_t lot = sru__ceil(g.m, sru__max(1, sru__ceil(g.m, 512)));
-    const size_t most_m = sru__min(g.m, sru__ceil(lot, full) * full);
     const size_t most_k = g.m == 1 ? g.k : sru__min(g.k, SRU__DEPTH);
+    /* lots of equal size: large ones of plain weights, which are packed again for each */
+    const size_t most = sru__lot(most_k, g.type == SRU_PLAIN ? 512 : 128, 512);
+    const size_t lots = sru__ceil(g.m, most);
+    const size_t lot = sru__ceil(g.m, sru__max(1, lots));
+    const size_t most_m = sru__min(g.m, sru__ceil(lot, full) * full);
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
     const size_t line = g.m > 1 || g.type == SRU_PLAIN ? 0 : panels / (size_t)threads / 4;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line));
     const size_t groups = sru__ceil(panels, group);
-    const int packs = sru__packs(g.m, g.a_row, g.a_col);
+    const int packs = g.a_col != 1;
     size_t i;
     g.kern = kern;
     g.group = group;
@@ -1584,6 +1604,7 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
     const int strips = r->strips[dir] != NULL;
     const float *a = strips ? r->strips[dir] : s->a + r->first[dir] * s->B * A;
     const float *b[SRU__LINE];
+    uintptr_t next[SRU__LINE];
     const void *packed[SRU__LINE];
     size_t j, i, k, p0, kc;
     SRU_ASSERT(count <= SRU__LINE);
@@ -1606,15 +1627,19 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
         }
         for (p0 = 0; p0 < A || p0 == 0; p0 += kc) {
             kc = rows == 1 ? A : sru__min(SRU__DEPTH, A - p0);
-            for (k = 0; k < count; k++)
+            for (k = 0; k < count; k++) {
                 b[k] = sru__panel(r->kern, packed[k], s->type, p0, kc,
                                   scratch + k * SRU__PANEL * kc);
+                next[k] = s->type == SRU_F32 && (size_t)s->K * s->N * A > SRU__CACHE
+                        ? (uintptr_t)b[k] + kc * SRU__PANEL * 4 : 0;
+            }
             for (i = 0; i < rows; i += full) {
                 const int width = sru__strip_width(r->kern, rows - i);
                 const size_t row = strips ? 1 : A, col = strips ? (size_t)width : 1;
                 r->kern->product(kc, a + i * A + p0 * col, row, col, width, b, (int)count,
                                  u + i * ldu + j, ldu, plane, p0 > 0,
-                                 (int)sru__min(full, rows - i), nr);
+                                 (int)sru__min(full, rows - i), nr,
+                                 sru__ahead(next, count, i / full, kc));
             }
             if (!A) break;
         }
@@ -1735,10 +1760,11 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.panels = sru__ceil(r.D, SRU__PANEL);
     threads = sru__threads(c, (double)(s->w ? sru__max(s->T * s->B, SRU__FEW) : s->T * s->B)
                               * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0)));
-    chunk = s->w ? sru__max(1, sru__rows(c, s->type) / sru__max(1, s->B)) : s->T;
-    chunk = sru__min(chunk, s->T);
+    rows = sru__rows(c, s->type);
+    if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
+    chunk = sru__min(s->w ? sru__max(1, rows / sru__max(1, s->B)) : s->T, s->T);
     rows = chunk * s->B;
-    packs = s->w && (sru__packs(rows, s->A, 1) || (s->a && s->a == s->h));  /* h overwrites a */
+    packs = s->w && s->a && s->a == s->h;   /* h overwrites a */
     r.state = s->cT;
     r.state_ld = r.ldc;
     if (!r.state) {
@@ -2006,7 +2032,7 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
         for (i = 0; i < n; i += full)
             kern->product(k, a + i * row, row, col, sru__strip_width(kern, n - i), b, (int)m,
                           c + i * ldc + j * SRU__PANEL, ldc, SRU__PANEL, add,
-                          (int)sru__min(full, n - i), SRU__PANEL);
+                          (int)sru__min(full, n - i), SRU__PANEL, 0);
     }
 }
 
@@ -4949,6 +4975,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__TRAINING
 #undef SRU__PANEL
 #undef SRU__DEPTH
+#undef SRU__CACHE
+#undef SRU__STRIDE
 #undef SRU__KEYS
 #undef SRU__HIDDEN
 #undef SRU__X86
@@ -5168,15 +5196,17 @@ SRU__INLINE sru__vec sru__root(sru__vec x)
    C (rows, 16*panels) = A B or += A B over k. Element (i,p) of A is a[i*row + p*col]; only mr rows
    exist, and the others are taken for the last. b[j] is a panel of k rows of 16. Each element of C
    is one chain of sums, k ascending, taken up from C itself: however the work is cut, the bits are
-   the same. Panels of C are `plane` floats apart. */
+   the same. Panels of C are `plane` floats apart. From address `ahead` on, if not 0, a quarter
+   of a panel is fetched into the cache. */
 SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const float *a,
                                size_t row, size_t col, const float *const *b, float *c, size_t ldc,
-                               size_t plane, int add, int mr)
+                               size_t plane, int add, int mr, uintptr_t ahead)
 {
     sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
     const float *bp[SRU__MOST], *quad[(SRU__MR + 3) / 4];
-    size_t at[SRU__MR], p;
+    const size_t stride = ahead ? SRU__STRIDE : k;
+    size_t at[SRU__MR], p, end;
     int i, j;
     SRU__EACH(j, panels, SRU__MOST) bp[j] = b[j];
     SRU__EACH(i, rows, SRU__MR) {
@@ -5189,15 +5219,23 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
                                           + (size_t)(j % SRU__VP) * SRU__W)
                             : sru__zero();
     }
-    SRU__UNROLL_4                   /* or counting takes up to a tenth of the time */
-    for (p = 0; p < k; p++) {
-        SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
-            bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL + (size_t)(j % SRU__VP) * SRU__W);
-        SRU__EACH(i, rows, SRU__MR) {
-            const float ai = quad[i / 4][at[i] - at[i / 4 * 4]];
-            SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP) acc[i][j] = ai * bv[j] + acc[i][j];
+    if (!ahead) ahead = (uintptr_t)b[0];
+    for (p = 0; p < k; ahead += SRU__STRIDE * SRU__PANEL) {
+        end = sru__min(k, p + stride);
+        SRU__UNROLL
+        for (i = 0; i < SRU__STRIDE * SRU__PANEL; i += 64) SRU__PREFETCH(ahead + (unsigned)i);
+        SRU__UNROLL_4               /* or counting takes up to a tenth of the time */
+        for (; p < end; p++) {
+            SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
+                bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL
+                                  + (size_t)(j % SRU__VP) * SRU__W);
+            SRU__EACH(i, rows, SRU__MR) {
+                const float ai = quad[i / 4][at[i] - at[i / 4 * 4]];
+                SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
+                    acc[i][j] = ai * bv[j] + acc[i][j];
+            }
+            SRU__EACH(i, (rows + 3) / 4, (SRU__MR + 3) / 4) quad[i] += col;
         }
-        SRU__EACH(i, (rows + 3) / 4, (SRU__MR + 3) / 4) quad[i] += col;
     }
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
@@ -5209,13 +5247,13 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
 /* The same where only mr rows and nr columns of each panel exist. */
 SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const float *a,
                                size_t row, size_t col, const float *const *b, float *c, size_t ldc,
-                               size_t plane, int add, int mr, int nr)
+                               size_t plane, int add, int mr, int nr, uintptr_t ahead)
 {
     float t[SRU__MR * SRU__MOST * SRU__PANEL];
     const size_t ldt = SRU__MOST * SRU__PANEL, bytes = (size_t)nr * 4;
     int i, j;
     if (mr == rows && nr == SRU__PANEL) {
-        SRU__FN(tile)(rows, panels, k, a, row, col, b, c, ldc, plane, add, rows);
+        SRU__FN(tile)(rows, panels, k, a, row, col, b, c, ldc, plane, add, rows, ahead);
         return;
     }
     if (add) {
@@ -5225,18 +5263,18 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
                 memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
                        c + (size_t)i * ldc + (size_t)j * plane, bytes);
     }
-    SRU__FN(tile)(rows, panels, k, a, row, col, b, t, ldt, SRU__PANEL, add, mr);
+    SRU__FN(tile)(rows, panels, k, a, row, col, b, t, ldt, SRU__PANEL, add, mr, ahead);
     for (i = 0; i < mr; i++)
         for (j = 0; j < panels; j++)
             memcpy(c + (size_t)i * ldc + (size_t)j * plane,
                    t + (size_t)i * ldt + j * SRU__PANEL, bytes);
 }
 
-/* A strip of `width` rows, SRU__MR, SRU__MR/2 or 1, times any number of panels. One row alone has
-   its values side by side. */
+/* A strip of `width` rows, SRU__MR, SRU__MR/2 or 1, times any number of panels, while a quarter of
+   a panel is fetched from address `ahead`, or 0. One row alone has its values side by side. */
 static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
-                             int add, int mr, int nr)
+                             int add, int mr, int nr, uintptr_t ahead)
 {
     const int most = width == SRU__MR ? SRU__NP : width == 1 ? SRU__NP_ONE : SRU__NP_HALF;
     while (panels > 0) {
@@ -5246,8 +5284,8 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         for (i = 0; i < mr && width > 1; i++)   /* the tile below is likely to be the next */
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * plane) * 4);
-#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr)
-#define SRU__ROW_TILE(N) SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr)
+#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr, ahead)
+#define SRU__ROW_TILE(N) SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr, 0)
         if (width == SRU__MR) {
             if (n == 1) SRU__TILE(SRU__MR, 1);
 #if SRU__NP >= 2
@@ -5272,6 +5310,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         b += n;
         c += (size_t)n * plane;
         panels -= n;
+        ahead = 0;
     }
 }
 
