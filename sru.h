@@ -1205,7 +1205,12 @@ static size_t sru__lot(size_t k, size_t least, size_t most)
 
 /* While a product's strips are multiplied by `count` panels, those that come next are fetched into
    the cache: 12 strips fetch all of 3 panels, a quarter of one each. These are addresses, for no
-   panel is behind the last; next[0] is 0 where nothing lies ready, or all in the cache anyway. */
+   panel is behind the last; next[0] is 0 where panels are not far away. */
+static int sru__far(sru_type type, size_t n, size_t k)
+{
+    return type == SRU_F32 && n * k > SRU__CACHE;
+}
+
 static uintptr_t sru__ahead(const uintptr_t *next, size_t count, size_t strip, size_t k)
 {
     const size_t quarter = strip / count;
@@ -1346,8 +1351,8 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
                                 sru__min(SRU__PANEL, wide - j), g->b_col, g->b_row,
                                 sru__min(SRU__NEAR, g->kc - p));
         for (j = 0; j < whole; j++)
-            next[j] = g->type == SRU_F32 && g->n * g->k > SRU__CACHE
-                    ? (uintptr_t)b[j] + whole * SRU__PANEL * g->k * 4 : 0;
+            next[j] = sru__far(g->type, g->n, g->k)
+                    ? (uintptr_t)b[j] + whole * SRU__PANEL * g->k * sizeof(float) : 0;
         last = group;
         for (i = strips * cut / g->cuts * full;
              i < sru__min(strips * (cut + 1) / g->cuts * full, g->mc); i += full) {
@@ -1602,9 +1607,10 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
                       ? n / SRU__PANEL : 1;
     const size_t count = (size_t)s->K * each, plane = each > 1 ? SRU__PANEL : u_plane;
     const int strips = r->strips[dir] != NULL;
+    const int far = rows > 1 && sru__far(s->type, (size_t)s->K * s->N, A);
     const float *a = strips ? r->strips[dir] : s->a + r->first[dir] * s->B * A;
     const float *b[SRU__LINE];
-    uintptr_t next[SRU__LINE];
+    uintptr_t next[SRU__LINE] = { 0 };
     const void *packed[SRU__LINE];
     size_t j, i, k, p0, kc;
     SRU_ASSERT(count <= SRU__LINE);
@@ -1630,8 +1636,7 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
             for (k = 0; k < count; k++) {
                 b[k] = sru__panel(r->kern, packed[k], s->type, p0, kc,
                                   scratch + k * SRU__PANEL * kc);
-                next[k] = s->type == SRU_F32 && (size_t)s->K * s->N * A > SRU__CACHE
-                        ? (uintptr_t)b[k] + kc * SRU__PANEL * 4 : 0;
+                if (far) next[k] = (uintptr_t)b[k] + kc * SRU__PANEL * sizeof(float);
             }
             for (i = 0; i < rows; i += full) {
                 const int width = sru__strip_width(r->kern, rows - i);
@@ -5221,9 +5226,10 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
     }
     if (!ahead) ahead = (uintptr_t)b[0];
     for (p = 0; p < k; ahead += SRU__STRIDE * SRU__PANEL) {
-        end = sru__min(k, p + stride);
+        end = rows > 1 ? sru__min(k, p + stride) : k;
         SRU__UNROLL
-        for (i = 0; i < SRU__STRIDE * SRU__PANEL; i += 64) SRU__PREFETCH(ahead + (unsigned)i);
+        for (i = 0; i < SRU__STRIDE * SRU__PANEL; i += 64)
+            if (rows > 1) SRU__PREFETCH(ahead + (unsigned)i);
         SRU__UNROLL_4               /* or counting takes up to a tenth of the time */
         for (; p < end; p++) {
             SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
@@ -5470,6 +5476,13 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
                 z[2*q+1] = vrt * c[q] + (sru__load_part(u + 2 * s.u_plane + i, n) + br[q]);
             }
             sru__exps(2 * nv, z, -1, 1);
+        }
+        if (cs && t + SRU__FN(ahead) < s.T) {       /* in training u lies in memory */
+            for (q = 0; q < s.K; q++)
+                SRU__FN(fetch)(u + SRU__FN(ahead) * s.u_step + (size_t)q * s.u_plane);
+            if (x) SRU__FN(fetch)(x + SRU__FN(ahead) * s.step);
+            SRU__FN(fetch)(h + SRU__FN(ahead) * s.step);
+            SRU__FN(fetch)(cs + SRU__FN(ahead) * s.step);
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
