@@ -1567,8 +1567,7 @@ typedef struct sru__scan_run {
     const sru__kernels *kern;
     int dirs;
     size_t D, blocks;               /* units and blocks of a direction */
-    size_t steps[2], first[2];      /* of the chunk, for each direction */
-    int fresh;                      /* the chunk is the first */
+    size_t from, to, chunk;         /* steps that are done now, so many at a time */
     size_t ldc;
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
     float *strips[2];               /* a's rows, packed in strips of the product, or NULL */
@@ -1579,6 +1578,15 @@ typedef struct sru__scan_run {
     float *sums;                    /* (B,4,N) for backward */
 } sru__scan_run;
 
+/* Steps of the chunk that begins after t steps, and the first of them: one direction begins at the
+   end. */
+static size_t sru__chunk(const sru__scan_run *r, int dir, size_t t, size_t *first)
+{
+    const size_t T = sru__min(r->chunk, r->s.T - t);
+    *first = dir ? r->s.T - t - T : t;
+    return T;
+}
+
 static void sru__scan_strips(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
@@ -1586,21 +1594,22 @@ static void sru__scan_strips(void *job, size_t begin, size_t end, int thread)
     int dir;
     (void)thread;
     for (dir = 0; dir < r->dirs; dir++) {
-        const size_t rows = r->steps[dir] * r->s.B;
-        const float *a = r->s.a + r->first[dir] * r->s.B * A;
-        size_t i;
+        size_t first, i;
+        const size_t rows = sru__chunk(r, dir, r->from, &first) * r->s.B;
+        const float *a = r->s.a + first * r->s.B * A;
         for (i = begin * full; i < sru__min(end * full, rows); i += full)
             sru__interleave(r->strips[dir] + i * A, (size_t)sru__strip_width(r->kern, rows - i),
                             a + i * A, sru__min(full, rows - i), A, 1, A);
     }
 }
 
-/* u of a block: n columns from d0 on, rows ldu floats apart, planes u_plane. */
-static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t n, float *u,
-                              size_t ldu, size_t u_plane, float *scratch)
+/* u of a block: n columns from d0 on, for so many rows of a; rows of u are ldu floats apart, planes
+   u_plane. */
+static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t n, const float *a,
+                              size_t rows, float *u, size_t ldu, size_t u_plane, float *scratch)
 {
     const sru_scan *s = &r->s;
-    const size_t full = (size_t)r->kern->rows, A = s->A, rows = r->steps[dir] * s->B;
+    const size_t full = (size_t)r->kern->rows, A = s->A;
     /* panels of a plane that are taken at once: of a single row all, if the planes lie end to end,
        since it takes many sums side by side to keep the processor busy */
     const size_t each = rows == 1 && s->type != SRU_PLAIN && u_plane == n && n % SRU__PANEL == 0
@@ -1608,7 +1617,6 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
     const size_t count = (size_t)s->K * each, plane = each > 1 ? SRU__PANEL : u_plane;
     const int strips = r->strips[dir] != NULL;
     const int far = rows > 1 && sru__far(s->type, (size_t)s->K * s->N, A);
-    const float *a = strips ? r->strips[dir] : s->a + r->first[dir] * s->B * A;
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE] = { 0 };
     const void *packed[SRU__LINE];
@@ -1653,9 +1661,10 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
     }
 }
 
-static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
+/* Blocks of units, over the chunk that begins after t steps. */
+static void sru__scan_blocks(const sru__scan_run *r, size_t t, size_t begin, size_t end,
+                             int thread)
 {
-    const sru__scan_run *r = (const sru__scan_run *)job;
     const sru_scan *s = &r->s;
     const size_t K = (size_t)s->K, N = s->N, B = s->B;
     size_t task, b;
@@ -1663,7 +1672,8 @@ static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
         const int dir = task >= r->blocks;
         const size_t d0 = (task - (dir ? r->blocks : 0)) * r->kern->block;
         const size_t n = sru__min(r->kern->block, r->D - d0);
-        const size_t col = (dir ? r->D : 0) + d0, T = r->steps[dir], t0 = r->first[dir];
+        size_t t0;
+        const size_t col = (dir ? r->D : 0) + d0, T = sru__chunk(r, dir, t, &t0);
         const ptrdiff_t sign = dir ? -1 : 1;
         const size_t start = dir ? T - 1 : 0;               /* in the chunk */
         float *u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
@@ -1671,8 +1681,9 @@ static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
         SRU_ASSERT(n <= r->kern->block && (s->u || r->u));
         if (!T) continue;
         if (s->w)
-            sru__scan_product(r, dir, d0, n, u, ldu, u_plane,
-                              r->scratch + (size_t)thread * r->scratch_size);
+            sru__scan_product(r, dir, d0, n,
+                              r->strips[dir] ? r->strips[dir] : s->a + t0 * B * s->A, T * B, u,
+                              ldu, u_plane, r->scratch + (size_t)thread * r->scratch_size);
         for (b = 0; b < B; b++) {
             const size_t row = (t0 + start) * B + b;
             sru__scan_job k;
@@ -1698,11 +1709,19 @@ static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
             k.h = s->h + row * N + col;
             k.c = s->c ? s->c + row * N + col : NULL;
             k.cT = r->state + b * r->state_ld + col;
-            if (!r->fresh) k.c0 = k.cT;
+            if (t) k.c0 = k.cT;
             else if (s->c0) k.c0 = s->c0 + b * r->ldc + col;
             r->kern->scan_forward(&k);
         }
     }
+}
+
+/* Blocks do not depend on one another: no thread waits for others between chunks. */
+static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__scan_run *r = (const sru__scan_run *)job;
+    size_t t;
+    for (t = r->from; t < r->to; t += r->chunk) sru__scan_blocks(r, t, begin, end, thread);
 }
 
 static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const char *name)
@@ -1745,7 +1764,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, full = (size_t)kern->rows, t, b, chunk;
+    size_t rows, full = (size_t)kern->rows, b, chunk;
     sru_status status;
     int threads, dir, packs;
     memset(&r, 0, sizeof r);
@@ -1816,13 +1835,11 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
             else memset(s->cT + b * r.ldc, 0, s->N * 4);
         }
     if (!s->B || !s->N) return SRU_OK;
-    for (t = 0; t < s->T; t += chunk) {
-        r.fresh = t == 0;
-        r.steps[0] = r.steps[1] = sru__min(chunk, s->T - t);
-        r.first[0] = t;
-        r.first[1] = s->T - t - r.steps[1];
+    r.chunk = chunk;
+    for (; r.from < s->T; r.from = r.to) {
+        r.to = packs ? sru__min(r.from + chunk, s->T) : s->T;
         if (packs)
-            sru__parallel(threads, sru__ceil(r.steps[0] * s->B, full), sru__scan_strips, &r);
+            sru__parallel(threads, sru__ceil((r.to - r.from) * s->B, full), sru__scan_strips, &r);
         sru__parallel(threads, (size_t)r.dirs * r.blocks, sru__scan_tasks, &r);
     }
     return SRU_OK;
@@ -3377,7 +3394,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
        and so does attention without a window. */
     const int whole = io->tape || f->bidirectional
                    || (f->arch == SRU_ARCH_SRUPP && !sru__through_rings(f, io));
-    const size_t rows = sru__rows(c, m->type);
+    const size_t least = sru__rows(c, m->type), rows = sru__lot(N, least, 4 * least);
     const size_t steps = whole ? io->T : sru__min(io->T, sru__max(1, rows / sru__max(1, B)));
     sru__kept kept[SRU_MAX_LAYERS];
     float *state = io->state, *tape_state = NULL, *other = NULL;

@@ -7,7 +7,8 @@
        build/peak copy 1 0.1 BYTES      from one array to another, 10^9 bytes read and written
        build/peak read 1 0.1 BYTES
 
-   on 1 thread for 0.1 seconds; BYTES are those of all threads. Prints the best repetition. */
+   on 1 thread for 0.1 seconds; BYTES are those of all threads. Prints the median of repetitions of
+   about 1 ms, as other times are medians: the clock rises now and then. */
 #define _POSIX_C_SOURCE 200112L         /* clock_gettime */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,7 @@ static void multiply_and_add(void)
     taken = c[0][0];
 }
 
-enum { DEPTH = 64, AGAIN = 64 };        /* of the tile's product, 14 KB, which is taken again */
+enum { DEPTH = 128, AGAIN = 32 };       /* of the tile's product, 28 KB, which is taken again */
 static float row_values[DEPTH*ROWS];
 static vector columns[DEPTH*COLS];
 
@@ -54,14 +55,18 @@ static void multiply_tile(void)
 #pragma GCC unroll 8
         for (j = 0; j < COLS; j++) c[i][j] = columns[0]*given;
     }
-    for (n = 0; n < DEPTH*AGAIN; n++) {
-        const float *a = row_values + n%DEPTH*ROWS;
+    for (n = 0; n < AGAIN; n++) {
+        const float *a = row_values;
+        const vector *from = columns;
+        int k;
+        for (k = 0; k < DEPTH; k++, a += ROWS, from += COLS) {
 #pragma GCC unroll 8
-        for (j = 0; j < COLS; j++) b[j] = columns[n%DEPTH*COLS + j];
+            for (j = 0; j < COLS; j++) b[j] = from[j];
 #pragma GCC unroll 8
-        for (i = 0; i < ROWS; i++) {
+            for (i = 0; i < ROWS; i++) {
 #pragma GCC unroll 8
-            for (j = 0; j < COLS; j++) c[i][j] = a[i]*b[j] + c[i][j];
+                for (j = 0; j < COLS; j++) c[i][j] = a[i]*b[j] + c[i][j];
+            }
         }
     }
 #pragma GCC unroll 8
@@ -87,6 +92,14 @@ static void add_up(const float *from, size_t bytes)
     taken = c[0][0];
 }
 
+enum { MOST = 100000 };                 /* repetitions */
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static double now(void)
 {
     struct timespec t;
@@ -109,7 +122,9 @@ int main(int argc, char **argv)
     const double seconds = argc > 3 ? atof(argv[3]) : 0;
     size_t bytes = argc > 4 ? (size_t)atof(argv[4])/(size_t)(threads > 0 ? threads : 1) : 0;
     const size_t repeat = tile ? 20 : flops ? 50 : 1 + (size_t)2e7/(bytes + 1);     /* 1 ms or so */
-    double best = 1e30, end;
+    static double times[MOST];
+    double end;
+    int count = 0;
     char *memory;
     int at;
     if (threads < 1 || !(flops ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
@@ -122,8 +137,8 @@ int main(int argc, char **argv)
     if (!memory) return 1;
     memset(memory, 1, 64 + 2*bytes*(size_t)threads);    /* pages of their own: not those of 0 */
     memory += 64 - (size_t)memory%64;
-    for (at = 0; at < DEPTH*ROWS; at++) row_values[at] = given;
-    for (at = 0; at < DEPTH*COLS; at++) columns[at] += given;
+    for (at = 0; at < DEPTH*ROWS; at++) row_values[at] = given/(float)(at + 1);
+    for (at = 0; at < DEPTH*COLS; at++) columns[at] += given*(float)at;
     end = now() + seconds;
     do {
         const double start = now();
@@ -139,9 +154,10 @@ int main(int argc, char **argv)
                 else add_up((const float *)mine, bytes);
             }
         }
-        if (now() - start < best) best = now() - start;
-    } while (now() < end);
-    printf("%.6g\n", 1e-9*threads*(double)repeat/best*
+        times[count++] = now() - start;
+    } while (now() < end && count < MOST);
+    qsort(times, (size_t)count, sizeof *times, ascending);
+    printf("%.6g\n", 1e-9*threads*(double)repeat/times[count/2]*
            (tile    ? 2.0*ROWS*COLS*DEPTH*AGAIN*WIDTH
             : flops ? 2.0*CHAINS*ROUNDS*WIDTH : (double)bytes*(copy ? 2 : 1)));
     return 0;
