@@ -1208,7 +1208,7 @@ static size_t sru__lot(size_t k, size_t least, size_t most)
    panel is behind the last; next[0] is 0 where panels are not far away. */
 static int sru__far(sru_type type, size_t n, size_t k)
 {
-    return type == SRU_F32 && n * k > SRU__CACHE;
+    return (type == SRU_F32 || type == SRU_PLAIN) && n * k > SRU__CACHE;
 }
 
 static uintptr_t sru__ahead(const uintptr_t *next, size_t count, size_t strip, size_t k)
@@ -1278,7 +1278,7 @@ typedef struct sru__gemm {
     size_t ldc;
     /* from here on private to the run */
     const sru__kernels *kern;
-    size_t m0, mc, p0, kc, cuts, group;
+    size_t m0, mc, n0, nc, p0, kc, cuts, group;
     float *strips, *panels;         /* strips NULL: a is read where it lies */
 } sru__gemm;
 
@@ -1306,6 +1306,23 @@ static void sru__gemm_pack(void *job, size_t begin, size_t end, int thread)
         }
 }
 
+/* Plain weights; a few rows of all panels of a group at a time, for these lie side by side. */
+static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__gemm *g = (const sru__gemm *)job;
+    const size_t wide = g->group * SRU__PANEL;
+    size_t p, j0, j;
+    (void)thread;
+    for (j0 = begin * wide; j0 < sru__min(end * wide, g->nc); j0 += wide)
+        for (p = 0; p < g->kc; p += SRU__NEAR)
+            for (j = j0; j < sru__min(j0 + wide, g->nc); j += SRU__PANEL)
+                sru__interleave(g->panels + j * g->kc + p * SRU__PANEL, SRU__PANEL,
+                                (const float *)g->b + (g->p0 + p) * g->b_row
+                                    + (g->n0 + j) * g->b_col,
+                                sru__min(SRU__PANEL, g->nc - j), g->b_col, g->b_row,
+                                sru__min(SRU__NEAR, g->kc - p));
+}
+
 /* A task is a group of panels times one of `cuts` portions of the strips. */
 static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
 {
@@ -1319,10 +1336,10 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
     for (task = begin; task < end; task++) {
         const size_t group = task / g->cuts, cut = task % g->cuts;
         const size_t j0 = group * g->group * SRU__PANEL;
-        const size_t wide = sru__min(g->group * SRU__PANEL, g->n - j0);
+        const size_t wide = sru__min(g->group * SRU__PANEL, g->nc - j0);
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
         const float *a = g->strips ? g->strips : g->a + g->m0 * g->a_row + g->p0;
-        size_t j, i, p;
+        size_t j, i;
         if (g->m == 1 && !g->add && (g->type == SRU_BF16 || g->type == SRU_Q8)) {
             for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
                 packed[j] = (const char *)g->b
@@ -1336,23 +1353,17 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             continue;
         }
         for (j = 0; j < sru__ceil(wide, SRU__PANEL) && group != last; j++) {
-            float *panel = scratch + j * SRU__PANEL * g->kc;
-            b[j] = panel;
-            if (g->type != SRU_PLAIN)
+            if (g->type == SRU_PLAIN) {
+                b[j] = g->panels + (j0 + j * SRU__PANEL) * g->kc;
+                next[j] = (uintptr_t)b[j] + whole * SRU__PANEL * g->kc * sizeof(float);
+            } else {
                 b[j] = sru__panel(g->kern, (const char *)g->b + (j0 / SRU__PANEL + j)
                                       * sru__packed_panel(g->type, g->k),
-                                  g->type, g->p0, g->kc, panel);
+                                  g->type, g->p0, g->kc, scratch + j * SRU__PANEL * g->kc);
+                next[j] = (uintptr_t)b[j] + whole * SRU__PANEL * g->k * sizeof(float);
+            }
         }
-        for (p = 0; p < g->kc && group != last && g->type == SRU_PLAIN; p += SRU__NEAR)
-            for (j = 0; j < wide; j += SRU__PANEL)
-                sru__interleave(scratch + j * g->kc + p * SRU__PANEL, SRU__PANEL,
-                                (const float *)g->b + (g->p0 + p) * g->b_row
-                                    + (j0 + j) * g->b_col,
-                                sru__min(SRU__PANEL, wide - j), g->b_col, g->b_row,
-                                sru__min(SRU__NEAR, g->kc - p));
-        for (j = 0; j < whole; j++)
-            next[j] = sru__far(g->type, g->n, g->k)
-                    ? (uintptr_t)b[j] + whole * SRU__PANEL * g->k * sizeof(float) : 0;
+        if (!sru__far(g->type, g->nc, g->k)) next[0] = 0;
         last = group;
         for (i = strips * cut / g->cuts * full;
              i < sru__min(strips * (cut + 1) / g->cuts * full, g->mc); i += full) {
@@ -1360,7 +1371,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             const int mr = (int)sru__min(full, g->mc - i), add = g->add || g->p0 > 0;
             const size_t row = g->strips ? 1 : g->a_row, col = g->strips ? (size_t)width : 1;
             const float *ai = a + i * (g->strips ? g->kc : row);
-            float *c = g->c + (g->m0 + i) * g->ldc + j0;
+            float *c = g->c + (g->m0 + i) * g->ldc + g->n0 + j0;
             if (whole)
                 g->kern->product(g->kc, ai, row, col, width, b, (int)whole, c, g->ldc, SRU__PANEL,
                                  add, mr, SRU__PANEL,
@@ -1382,23 +1393,24 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const sru__kernels *kern = sru__kern(c);
     const size_t full = (size_t)kern->rows;
     const size_t most_k = g.m == 1 ? g.k : sru__min(g.k, SRU__DEPTH);
-    /* lots of equal size: large ones of plain weights, which are packed again for each */
-    const size_t most = sru__lot(most_k, g.type == SRU_PLAIN ? 512 : 128, 512);
-    const size_t lots = sru__ceil(g.m, most);
+    const size_t lots = sru__ceil(g.m, sru__lot(most_k, 128, 512));     /* of equal size */
     const size_t lot = sru__ceil(g.m, sru__max(1, lots));
     const size_t most_m = sru__min(g.m, sru__ceil(lot, full) * full);
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
+    const size_t team = (size_t)threads;
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
-    const size_t line = g.m > 1 || g.type == SRU_PLAIN ? 0 : panels / (size_t)threads / 4;
-    const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line));
-    const size_t groups = sru__ceil(panels, group);
-    const int packs = g.a_col != 1;
-    size_t i;
+    const int packs = g.a_col != 1, plain = g.type == SRU_PLAIN;
+    const size_t line = g.m > 1 || plain ? 0 : panels / team / 4;
+    const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
+    /* plain weights are packed here, 4 MB of them at a time */
+    const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most_k) / wide) * wide;
+    const size_t most_n = plain ? sru__min(fit, panels * SRU__PANEL) : g.n;
+    size_t groups, i;
     g.kern = kern;
     g.group = group;
     g.strips = packs ? sru__take_floats(c, (most_m + full) * most_k) : NULL;
-    g.panels = sru__take_floats(c, (size_t)threads * group * SRU__PANEL * most_k);
+    g.panels = sru__take_floats(c, (plain ? most_n : team * wide) * most_k);
     if ((packs && !g.strips) || !g.panels) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if ((g.bias && g.type != SRU_Q8) || (!g.add && !g.k)) {
@@ -1418,15 +1430,20 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
         return SRU_OK;
     }
 #endif
-    for (g.m0 = 0; g.m0 < g.m; g.m0 += g.mc) {
-        g.mc = sru__min(most_m, g.m - g.m0);
-        /* with few panels, the strips are shared out too */
-        g.cuts = groups >= 4 * (size_t)threads || threads == 1 ? 1
-               : sru__min(sru__ceil(g.mc, full), sru__ceil(4 * (size_t)threads, groups));
+    for (g.n0 = 0; g.n0 < g.n; g.n0 += g.nc) {
+        g.nc = sru__min(most_n, g.n - g.n0);
+        groups = sru__ceil(g.nc, wide);
         for (g.p0 = 0; g.p0 < g.k; g.p0 += g.kc) {
             g.kc = sru__min(most_k, g.k - g.p0);
-            if (packs) sru__parallel(threads, sru__ceil(g.mc, full), sru__gemm_pack, &g);
-            sru__parallel(threads, groups * g.cuts, sru__gemm_tasks, &g);
+            if (plain) sru__parallel(threads, groups, sru__gemm_pack_panels, &g);
+            for (g.m0 = 0; g.m0 < g.m; g.m0 += g.mc) {
+                g.mc = sru__min(most_m, g.m - g.m0);
+                /* with few panels, or an uneven number, the strips are shared out too */
+                g.cuts = groups % team == 0 && groups >= 4 * team ? 1
+                       : sru__min(sru__ceil(g.mc, full), sru__ceil(4, groups) * team);
+                if (packs) sru__parallel(threads, sru__ceil(g.mc, full), sru__gemm_pack, &g);
+                sru__parallel(threads, groups * g.cuts, sru__gemm_tasks, &g);
+            }
         }
     }
     for (i = 0; i < g.m && g.bias && g.type == SRU_Q8 && g.k; i++)
@@ -1566,7 +1583,7 @@ typedef struct sru__scan_run {
     sru_scan s;
     const sru__kernels *kern;
     int dirs;
-    size_t D, blocks;               /* units and blocks of a direction */
+    size_t D, blocks, block;        /* units and blocks of a direction, units of a block */
     size_t from, to, chunk;         /* steps that are done now, so many at a time */
     size_t ldc;
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
@@ -1670,15 +1687,15 @@ static void sru__scan_blocks(const sru__scan_run *r, size_t t, size_t begin, siz
     size_t task, b;
     for (task = begin; task < end; task++) {
         const int dir = task >= r->blocks;
-        const size_t d0 = (task - (dir ? r->blocks : 0)) * r->kern->block;
-        const size_t n = sru__min(r->kern->block, r->D - d0);
+        const size_t d0 = (task - (dir ? r->blocks : 0)) * r->block;
+        const size_t n = sru__min(r->block, r->D - d0);
         size_t t0;
         const size_t col = (dir ? r->D : 0) + d0, T = sru__chunk(r, dir, t, &t0);
         const ptrdiff_t sign = dir ? -1 : 1;
         const size_t start = dir ? T - 1 : 0;               /* in the chunk */
         float *u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
-        const size_t ldu = K * (s->u ? N : r->kern->block), u_plane = s->u ? N : r->kern->block;
-        SRU_ASSERT(n <= r->kern->block && (s->u || r->u));
+        const size_t ldu = K * (s->u ? N : r->block), u_plane = s->u ? N : r->block;
+        SRU_ASSERT(n <= r->block && (s->u || r->u));
         if (!T) continue;
         if (s->w)
             sru__scan_product(r, dir, d0, n,
@@ -1722,6 +1739,21 @@ static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
     const sru__scan_run *r = (const sru__scan_run *)job;
     size_t t;
     for (t = r->from; t < r->to; t += r->chunk) sru__scan_blocks(r, t, begin, end, thread);
+}
+
+/* Units of a block: at most `most`, or as many fewer as let no thread get more than it must. */
+static size_t sru__block(size_t D, size_t most, size_t dirs, size_t threads)
+{
+    size_t block, best = most, least = SIZE_MAX;
+    if (threads == 1) return most;
+    for (block = most; block >= SRU__PANEL; block -= SRU__PANEL) {
+        const size_t units = sru__ceil(sru__ceil(D, block) * dirs, threads) * block;
+        if (units < least) {
+            least = units;
+            best = block;
+        }
+    }
+    return best;
 }
 
 static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const char *name)
@@ -1778,12 +1810,13 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.kern = kern;
     r.dirs = s->bidirectional ? 2 : 1;
     r.D = s->N / (size_t)r.dirs;
-    r.blocks = sru__ceil(r.D, kern->block);
     r.ldc = s->ldc ? s->ldc : s->N;
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
     threads = sru__threads(c, (double)(s->w ? sru__max(s->T * s->B, SRU__FEW) : s->T * s->B)
                               * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0)));
+    r.block = sru__block(r.D, kern->block, (size_t)r.dirs, (size_t)threads);
+    r.blocks = sru__ceil(r.D, r.block);
     rows = sru__rows(c, s->type);
     if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
     chunk = sru__min(s->w ? sru__max(1, rows / sru__max(1, s->B)) : s->T, s->T);
@@ -1818,7 +1851,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     }
 #endif
     if (s->w) {
-        r.u_size = s->u ? 0 : (rows + full) * (size_t)s->K * kern->block;
+        r.u_size = s->u ? 0 : (rows + full) * (size_t)s->K * r.block;
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
         for (dir = 0; dir < r.dirs && packs; dir++) {
             r.strips[dir] = sru__take_floats(c, (rows + full) * s->A);
@@ -1863,14 +1896,14 @@ static void sru__scan_backward_tasks(void *job, size_t begin, size_t end, int th
     for (task = begin; task < end; task++) {
         const size_t b = task % B, block = task / B;
         const int dir = block >= r->blocks;
-        const size_t d0 = (block - (dir ? r->blocks : 0)) * r->kern->block;
+        const size_t d0 = (block - (dir ? r->blocks : 0)) * r->block;
         const size_t col = (dir ? r->D : 0) + d0;
         const ptrdiff_t sign = dir ? -1 : 1;
         const size_t row = (dir ? s->T - 1 : 0) * B + b;
         sru__scan_job k;
         memset(&k, 0, sizeof k);
         k.T = s->T;
-        k.n = sru__min(r->kern->block, r->D - d0);
+        k.n = sru__min(r->block, r->D - d0);
         k.K = s->K;
         k.use_tanh = s->use_tanh;
         k.scale_x = s->scale_x;
@@ -1932,7 +1965,8 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     r.kern = sru__kern(c);
     r.dirs = s->bidirectional ? 2 : 1;
     r.D = s->N / (size_t)r.dirs;
-    r.blocks = sru__ceil(r.D, r.kern->block);
+    r.block = r.kern->block;
+    r.blocks = sru__ceil(r.D, r.block);
     r.ldc = s->ldc ? s->ldc : s->N;
     threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 200);
     if (s->B && s->N) {
@@ -5457,7 +5491,8 @@ SRU__INLINE void SRU__FN(fetch)(const float *p)
     for (i = 0; i < 4 * SRU__W; i += 16) SRU__PREFETCH(p + i);
 }
 
-/* nv vectors side by side. */
+/* nv vectors side by side. What is loaded comes before what is multiplied and added: gcc would not
+   fuse these around the branches of a part's load, and bits would depend on where a block ends. */
 SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, const int nv,
                                        size_t last)
 {
@@ -5484,13 +5519,15 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
         if (!skipped) {
             SRU__EACH(q, nv, 4) {
                 const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-                sru__vec vft = vf[q], vrt = vr[q];
+                sru__vec vft = vf[q], vrt = vr[q], uf, ur;
                 if (vt) {
                     vft = vft + sru__load_part(vt + i, n);
                     vrt = vrt + sru__load_part(vt + s.plane + i, n);
                 }
-                z[2*q]   = vft * c[q] + (sru__load_part(u + s.u_plane + i, n) + bf[q]);
-                z[2*q+1] = vrt * c[q] + (sru__load_part(u + 2 * s.u_plane + i, n) + br[q]);
+                uf = sru__load_part(u + s.u_plane + i, n) + bf[q];
+                ur = sru__load_part(u + 2 * s.u_plane + i, n) + br[q];
+                z[2*q]   = vft * c[q] + uf;
+                z[2*q+1] = vrt * c[q] + ur;
             }
             sru__exps(2 * nv, z, -1, 1);
         }
@@ -5587,15 +5624,17 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-            sru__vec vft = vf[q], vrt = vr[q];
+            sru__vec vft = vf[q], vrt = vr[q], uf, ur;
             if (skipped) continue;
             if (vt) {
                 vft = vft + sru__load_part(vt + i, n);
                 vrt = vrt + sru__load_part(vt + s.plane + i, n);
             }
             c1[q] = t ? sru__load_part(c - s.step + i, n) : c0[q];
-            z[2*q]   = vft * c1[q] + (sru__load_part(u + s.u_plane + i, n) + bf[q]);
-            z[2*q+1] = vrt * c1[q] + (sru__load_part(u + 2 * s.u_plane + i, n) + br[q]);
+            uf = sru__load_part(u + s.u_plane + i, n) + bf[q];
+            ur = sru__load_part(u + 2 * s.u_plane + i, n) + br[q];
+            z[2*q]   = vft * c1[q] + uf;
+            z[2*q+1] = vrt * c1[q] + ur;
         }
         if (!skipped) sru__exps(2 * nv, z, -1, 1);
         SRU__EACH(q, nv, 4) {

@@ -20,6 +20,7 @@ AVX2_PEERS = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
               "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
 CHARLM_SECONDS = 3
 SCAN_OPERATIONS = 38        # 14 for each exponential, 10 for the rest; and two divisions
+Q8_OPERATIONS = 3.5         # 14 for four of them: 6 to take them apart, 4 conversions, 4 additions
 WINDOW = 257                # of SRU++ when it streams: the step itself and 256 before it
 
 
@@ -39,12 +40,15 @@ def table(isa):
             ("inner loop in cache", "peak", "tile %d" % (2*s[0]*s[1]*s[2]), None)])
     for kind, target in (("f32", 1.25), ("bf16", 1.8), ("q8", 1.8)):
         yield ("linear (1,1536,512), " + kind, "linear 1 1536 512 --type " + kind,
-               [("MKL", "torch", "mm 1 1536 512", target)])
+               [("MKL", "torch", "mm 1 1536 512", target)]
+               + [("%g operations a weight" % Q8_OPERATIONS, "peak",
+                   "flops %d" % (2*Q8_OPERATIONS*1536*512), None)]*(kind == "q8"))
     for d in (128, 256, 512, 1024):
         text = "128 8 %d 2" % d
         yield ("layers (128,8,%d,2)" % d, "layer " + text,
                [("MKL, their products alone", "torch", "products " + text,
-                 1/(1.15 if d == 128 else 1.05))])
+                 1/(1.15 if d == 128 else 1.05)),
+                ("inner loop in cache", "peak", "tile %d" % (2*128*8*3*d*d*2), None)])
     yield ("scan (16,8,256), in cache", "scan 16 8 256", [
         ("reference's operator", "sru2", "scan 16 8 256", {"avx2": 11, "avx512": 20}.get(isa)),
         ("copying as much", "peak", "copy %d" % (4*5*16*8*256), None),
@@ -59,7 +63,8 @@ def table(isa):
             ("nn.LSTM", "torch", "lstm " + text, targets[2])])
     yield ("training (128,8,512,2)", "train 128 8 512 2", [
         ("reference SRU", "sru2", "sru_train 128 8 512 2", 2.5),
-        ("nn.LSTM", "torch", "lstm_train 128 8 512 2", 3.7)])
+        ("nn.LSTM", "torch", "lstm_train 128 8 512 2", 3.7),
+        ("inner loop in cache", "peak", "tile %d" % (3*2*128*8*3*512*512*2), None)])
     for d, gru, sru in ((128, 5, 15), (512, 3.3, 2.5), (1024, 5, 2)):
         yield ("streaming (%d,2)" % d, "stream %d 2" % d, [
             ("onnxruntime GRU", "onnxruntime", "gru_step %d 2" % d, gru),
