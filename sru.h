@@ -5338,7 +5338,8 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1 */
         const int times = (panels + most - 1) / most, n = (panels + times - 1) / times;
         int i, j;
-        for (i = 0; i < mr && width > 1; i++)   /* the tile below is likely to be the next */
+        /* the tile below is likely to be the next; where rows are near, it is in the cache */
+        for (i = 0; i < mr && width > 1 && ldc > 16 * SRU__PANEL; i++)
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * plane) * 4);
 #define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr, ahead)
