@@ -2073,18 +2073,18 @@ static void sru__scaled(const sru__kernels *kern, float *out, const float *const
             kern->multiply(out + i * k + p, rows[i] + p, by, 0, sru__min(SRU__KEYS, k - p));
 }
 
-/* c (n,16*panels) = or += a times panels that lie one after another. Element (i,p) of a is
-   a[i*row + p*col]. */
+/* c (n,16*panels) = or += a times the first k rows of panels that lie one after another, of `deep`
+   rows each. Element (i,p) of a is a[i*row + p*col]. */
 static void sru__times_panels(const sru__kernels *kern, const float *a, size_t row, size_t col,
-                              size_t n, size_t k, const float *panels, size_t count, float *c,
-                              size_t ldc, int add)
+                              size_t n, size_t k, const float *panels, size_t deep, size_t count,
+                              float *c, size_t ldc, int add)
 {
     const size_t full = (size_t)kern->rows;
     const float *b[8];
     size_t i, j, q;
     for (j = 0; j < count; j += 8) {
         const size_t m = sru__min(8, count - j);
-        for (q = 0; q < m; q++) b[q] = panels + (j + q) * k * SRU__PANEL;
+        for (q = 0; q < m; q++) b[q] = panels + (j + q) * deep * SRU__PANEL;
         for (i = 0; i < n; i += full)
             kern->product(k, a + i * row, row, col, sru__strip_width(kern, n - i), b, (int)m,
                           c + i * ldc + j * SRU__PANEL, ldc, SRU__PANEL, add,
@@ -2106,7 +2106,7 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     const float *rows[SRU__KEYS];
     const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
     /* from block `from` on to `to`, queries see keys; all queries see those from low to high */
-    size_t from = SIZE_MAX, to = 0, low = 0, high = SIZE_MAX, g, i, j;
+    size_t from = SIZE_MAX, to = 0, low = 0, high = SIZE_MAX, seen[SRU__KEYS], g, i, j;
     const int masked = s->attn_mask || (!s->ring && (s->memory_mask_pad || s->mask_pad));
     memset(rows, 0, sizeof rows);
     for (i = 0; i < n; i++) {
@@ -2122,10 +2122,18 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     sru__scaled(r->kern, queries, rows, n, hd, r->scale);
     for (g = from / SRU__KEYS; g * SRU__KEYS < to; g++) {
         const float *block = keys + g % ring * stride;
-        sru__times_panels(r->kern, queries, hd, 1, n, hd, block, SRU__KEYS / SRU__PANEL, scores,
-                          SRU__KEYS, 0);
-        for (i = 0; i < n && (masked || g * SRU__KEYS < low || (g + 1) * SRU__KEYS > high); i++)
-            sru__hide(scores + i * SRU__KEYS, g * SRU__KEYS, lo[i], hi[i],
+        const size_t start = g * SRU__KEYS, end = start + SRU__KEYS;
+        /* where later keys are hidden, a few queries at a time need not meet all */
+        const size_t few = end > high ? SRU__PANEL : n;
+        for (i = 0; i < n; i += few) {
+            seen[i] = 0;
+            for (j = i; j < sru__min(i + few, n); j++)
+                seen[i] = sru__max(seen[i], sru__min(hi[j], end) - sru__min(hi[j], start));
+            sru__times_panels(r->kern, queries + i * hd, hd, 1, sru__min(few, n - i), hd, block, hd,
+                              sru__ceil(seen[i], SRU__PANEL), scores + i * SRU__KEYS, SRU__KEYS, 0);
+        }
+        for (i = 0; i < n && (masked || start < low || end > high); i++)
+            sru__hide(scores + i * SRU__KEYS, start, lo[i], hi[i],
                       s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
                       s->mask_pad && !s->ring ? s->mask_pad + b : NULL, s->M, s->B,
                       s->attn_mask ? s->attn_mask + t[i] * r->S : NULL);
@@ -2133,10 +2141,12 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
         for (i = 0; i < n && s->dropout > 0; i++)
             for (j = 0; j < SRU__KEYS; j++)
                 scores[i * SRU__KEYS + j] *=
-                    sru__uniform(r->key, ((uint64_t)head * s->T + t[i]) * r->S + g * SRU__KEYS + j)
+                    sru__uniform(r->key, ((uint64_t)head * s->T + t[i]) * r->S + start + j)
                     < s->dropout ? 0 : keep;
-        sru__times_panels(r->kern, scores, SRU__KEYS, 1, n, SRU__KEYS, block + SRU__KEYS * hd,
-                          wide / SRU__PANEL, sums, wide, 1);
+        for (i = 0; i < n; i += few)
+            sru__times_panels(r->kern, scores + i * SRU__KEYS, SRU__KEYS, 1, sru__min(few, n - i),
+                              seen[i], block + SRU__KEYS * hd, SRU__KEYS, wide / SRU__PANEL,
+                              sums + i * wide, wide, 1);
     }
     for (i = 0; i < n; i++) {
         const size_t at = (t[i] * s->B + b) * s->P + h * hd;
@@ -2408,10 +2418,10 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                     high = sru__max(high, hi);
                 }
                 if (low >= first + SRU__KEYS || high <= first) continue;
-                sru__times_panels(kern, qs + i * each, hd, 1, n, hd, kt, SRU__KEYS / SRU__PANEL, p,
-                                  SRU__KEYS, 0);
-                sru__times_panels(kern, das + i * each, hd, 1, n, hd, vt, SRU__KEYS / SRU__PANEL,
-                                  ds, SRU__KEYS, 0);
+                sru__times_panels(kern, qs + i * each, hd, 1, n, hd, kt, hd,
+                                  SRU__KEYS / SRU__PANEL, p, SRU__KEYS, 0);
+                sru__times_panels(kern, das + i * each, hd, 1, n, hd, vt, hd,
+                                  SRU__KEYS / SRU__PANEL, ds, SRU__KEYS, 0);
                 for (j = 0; j < n; j++) {
                     const size_t t = i * SRU__KEYS + j;
                     float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
@@ -2432,11 +2442,11 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                 memset(p + n * SRU__KEYS, 0, (SRU__KEYS - n) * SRU__KEYS * 4);
                 memset(ds + n * SRU__KEYS, 0, (SRU__KEYS - n) * SRU__KEYS * 4);
                 sru__times_panels(kern, p, 1, SRU__KEYS, SRU__KEYS, SRU__KEYS, dap + i * panel,
-                                  wide / SRU__PANEL, dv, wide, 1);
+                                  SRU__KEYS, wide / SRU__PANEL, dv, wide, 1);
                 sru__times_panels(kern, ds, 1, SRU__KEYS, SRU__KEYS, SRU__KEYS, qp + i * panel,
-                                  wide / SRU__PANEL, dk, wide, 1);
-                sru__times_panels(kern, ds, SRU__KEYS, 1, n, SRU__KEYS, kp, wide / SRU__PANEL,
-                                  dq + i * panel, wide, 1);
+                                  SRU__KEYS, wide / SRU__PANEL, dk, wide, 1);
+                sru__times_panels(kern, ds, SRU__KEYS, 1, n, SRU__KEYS, kp, SRU__KEYS,
+                                  wide / SRU__PANEL, dq + i * panel, wide, 1);
             }
             for (j = 0; j < keys; j++) {
                 float *to = s->dkv + ((first + j) * s->B + b) * 2 * s->P + h * hd;
