@@ -82,9 +82,9 @@ def shares(rows, lines, path):
     """What part of the machine's limit sru.h, and where measured its peers, reach."""
     limits = [r for r in rows if r["against"] in LIMITS]
     threads = sorted({r["threads"] for r in limits})
-    figure, all_axes = plt.subplots(1, len(threads), figsize=(5.5*len(threads), 6), sharey=True,
-                                    squeeze=False)
     works = list(dict.fromkeys(r["work"] for r in limits))
+    figure, all_axes = plt.subplots(1, len(threads), sharey=True, squeeze=False,
+                                    figsize=(5.5*len(threads), 1.5 + 0.5*len(works)))
     colors = {"sru.h": "C3", "MKL": "C0", "OpenBLAS": "C2"}
     for axes, n in zip(all_axes[0], threads):
         for i, work in enumerate(works):
@@ -105,7 +105,7 @@ def shares(rows, lines, path):
                         fontsize=7)
         axes.set_ylim(len(works) - 0.4, -0.6)
         axes.axvline(100, color="black", lw=1)
-        axes.set_xlim(0, 130)
+        axes.set_xlim(0, 150)
         axes.set_xlabel("share of the machine's limit, %")
         axes.set_title("%d thread%s" % (n, "s" if n > 1 else ""))
     used = [c for c in colors if c == "sru.h" or any(r["against"] == c for r in rows)]
