@@ -1126,13 +1126,17 @@ static void test_accuracy(void)
     accuracies all;
     int p, done = 0;
     memset(&all, 0, sizeof all);
+#ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic) if (stride == 1)
+#endif
     for (p = 0; p < PORTIONS; p++) {
         const uint64_t first = (uint64_t)p*portion;
         accuracies a;
         memset(&a, 0, sizeof a);
         measure_portion(&a, (first + stride - 1)/stride*stride, first + portion);
+#ifdef _OPENMP
 #pragma omp critical
+#endif
         {
             merge(&all.sigmoid, &a.sigmoid);
             merge(&all.tanh, &a.tanh);
