@@ -1203,14 +1203,15 @@ static size_t sru__lot(size_t k, size_t least, size_t most)
     return sru__min(most, sru__max(least, SRU__CACHE / 2 / sru__max(1, k)));
 }
 
-/* While a product's strips are multiplied by `count` panels, those that come next are fetched into
-   the cache: 12 strips fetch all of 3 panels, a quarter of one each. These are addresses, for no
-   panel is behind the last; next[0] is 0 where panels are not far away. */
+/* Whether panels are read where they lie, and the cache cannot hold all. */
 static int sru__far(sru_type type, size_t n, size_t k)
 {
     return (type == SRU_F32 || type == SRU_PLAIN) && n * k > SRU__CACHE;
 }
 
+/* While a product's strips are multiplied by `count` panels, those that come next are fetched into
+   the cache: 12 strips fetch all of 3 panels, a quarter of one each. These are addresses, for no
+   panel is behind the last; next[0] is 0 where panels are not far away. */
 static uintptr_t sru__ahead(const uintptr_t *next, size_t count, size_t strip, size_t k)
 {
     const size_t quarter = strip / count;
