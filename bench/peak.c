@@ -4,6 +4,9 @@
        build/peak flops 1 0.1           multiplications and additions in registers, in 10^9 a second
        build/peak tile 1 0.1            the same in the inner loop of a matrix product, all of whose
                                         operands are in the first-level cache
+       build/peak gates 1 0.1           the recurrence's arithmetic in registers, 10^9 units and steps
+                                        a second, each of 2 divisions and 38 such operations: 14 of
+                                        an exponential, 10 for the rest
        build/peak copy 1 0.1 BYTES      from one array to another, 10^9 bytes read and written
        build/peak read 1 0.1 BYTES
 
@@ -39,6 +42,29 @@ static void multiply_and_add(void)
         for (i = 0; i < CHAINS; i++) c[i] = c[i]*a + b;
     }
     for (i = 1; i < CHAINS; i++) c[0] += c[i];
+    taken = c[0][0];
+}
+
+enum { SUMS = 38, DIVISIONS = 2, STEPS = 4000 };    /* of each unit; 4 steps are 19 times 8 sums */
+
+static void compute_gates(void)
+{
+    vector c[8], z[4], a = {0}, b = {0};
+    int i, n;
+    a += given;
+    b += given;
+    for (i = 0; i < 8; i++) c[i] = a*given;
+    for (i = 0; i < 4; i++) z[i] = b + (float)i;
+    for (n = 0; n < STEPS; n += 4) {
+#pragma GCC unroll 152
+        for (i = 0; i < 4*SUMS; i++) {
+            const int divided = i/(SUMS/DIVISIONS)%4;
+            c[i%8] = c[i%8]*a + b;
+            if (i%(SUMS/DIVISIONS) == 0) z[divided] = a/z[divided];
+        }
+    }
+    for (i = 1; i < 8; i++) c[0] += c[i];
+    for (i = 0; i < 4; i++) c[0] += z[i];
     taken = c[0][0];
 }
 
@@ -113,26 +139,44 @@ static void copy_over(char *to, const char *from, size_t bytes)
     __asm__ volatile("" : : "r"(to) : "memory");
 }
 
+/* What takes no bytes: 10^9 of what it counts in one call, and calls in 1 ms or so. */
+static const struct {
+    const char *name;
+    void      (*call)(void);
+    double      count;
+    size_t      repeat;
+} of_registers[] = {
+    { "flops", multiply_and_add, 2e-9*WIDTH*CHAINS*ROUNDS,          50 },
+    { "tile",  multiply_tile,    2e-9*WIDTH*ROWS*COLS*DEPTH*AGAIN,  20 },
+    { "gates", compute_gates,    1e-9*WIDTH*STEPS,                  30 }
+};
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 3 ? argv[1] : "";
-    const int threads = argc > 3 ? atoi(argv[2]) : 1;
-    const int tile = !strcmp(what, "tile"), flops = tile || !strcmp(what, "flops");
-    const int copy = !strcmp(what, "copy");
+    const int threads = argc > 3 ? atoi(argv[2]) : 1, copy = !strcmp(what, "copy");
     const double seconds = argc > 3 ? atof(argv[3]) : 0;
     size_t bytes = argc > 4 ? (size_t)atof(argv[4])/(size_t)(threads > 0 ? threads : 1) : 0;
-    const size_t repeat = tile ? 20 : flops ? 50 : 1 + (size_t)2e7/(bytes + 1);     /* 1 ms or so */
+    size_t repeat = 1 + (size_t)2e7/(bytes + 1);
     static double times[MOST];
-    double end;
+    void (*call)(void) = NULL;
+    double end, work;
     int count = 0;
     char *memory;
     int at;
-    if (threads < 1 || !(flops ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
-        fputs("peak flops|tile THREADS SECONDS | copy|read THREADS SECONDS BYTES: see peak.c\n",
-              stderr);
+    bytes = (bytes + 63)/64*64;
+    work = 1e-9*(double)bytes*(copy ? 2 : 1);
+    for (at = 0; at < 3; at++) {
+        if (strcmp(what, of_registers[at].name)) continue;
+        call = of_registers[at].call;
+        work = of_registers[at].count;
+        repeat = of_registers[at].repeat;
+    }
+    if (threads < 1 || !(call ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
+        fputs("peak flops|tile|gates THREADS SECONDS | copy|read THREADS SECONDS BYTES: "
+              "see peak.c\n", stderr);
         return 1;
     }
-    bytes = (bytes + 63)/64*64;
     memory = (char *)malloc(64 + 2*bytes*(size_t)threads);
     if (!memory) return 1;
     memset(memory, 1, 64 + 2*bytes*(size_t)threads);    /* pages of their own: not those of 0 */
@@ -148,8 +192,7 @@ int main(int argc, char **argv)
             char *mine = memory + 2*bytes*(size_t)t;
             size_t i;
             for (i = 0; i < repeat; i++) {
-                if (tile) multiply_tile();
-                else if (flops) multiply_and_add();
+                if (call) call();
                 else if (copy) copy_over(mine + bytes, mine, bytes);
                 else add_up((const float *)mine, bytes);
             }
@@ -157,8 +200,6 @@ int main(int argc, char **argv)
         times[count++] = now() - start;
     } while (now() < end && count < MOST);
     qsort(times, (size_t)count, sizeof *times, ascending);
-    printf("%.6g\n", 1e-9*threads*(double)repeat/times[count/2]*
-           (tile    ? 2.0*ROWS*COLS*DEPTH*AGAIN*WIDTH
-            : flops ? 2.0*CHAINS*ROUNDS*WIDTH : (double)bytes*(copy ? 2 : 1)));
+    printf("%.6g\n", threads*(double)repeat*work/times[count/2]);
     return 0;
 }
