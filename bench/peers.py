@@ -25,6 +25,15 @@ WINDOW = 257                # of SRU++ when it streams: the step itself and 256 
 
 # ---- what is measured ------------------------------------------------------------------------
 
+def sru_flops(T, B, d, L):
+    return 2*T*B*3*d*d*L
+
+
+def srupp_flops(T, B, d, P, L):
+    """The three products, and causal attention."""
+    return 2*T*B*L*(P*(d + 2*P + 3*d) + P*(T + 1))
+
+
 def table(isa):
     """Work, the case of build/bench, and whom to compare: name, library, its case, at least."""
     linear = [(1024, 1536, 512), (512, 3072, 1024), (64, 1536, 512), (32, 768, 256),
@@ -47,7 +56,7 @@ def table(isa):
         yield ("layers (128,8,%d,2)" % d, "layer " + text,
                [("MKL, their products alone", "torch", "products " + text,
                  1/(1.15 if d == 128 else 1.05)),
-                ("inner loop in cache", "peak", "tile %d" % (2*128*8*3*d*d*2), None)])
+                ("inner loop in cache", "peak", "tile %d" % sru_flops(128, 8, d, 2), None)])
     yield ("scan (16,8,256), in cache", "scan 16 8 256", [
         ("reference's operator", "sru2", "scan 16 8 256", {"avx2": 11, "avx512": 20}.get(isa)),
         ("copying as much", "peak", "copy %d" % (4*5*16*8*256), None),
@@ -58,11 +67,12 @@ def table(isa):
         yield ("inference (%d,%d,%d,%d)" % s, "layer " + text, [
             ("reference SRU", "sru2", "sru_infer " + text, targets[0]),
             ("onnxruntime GRU", "onnxruntime", "gru " + text, targets[1]),
-            ("nn.LSTM", "torch", "lstm " + text, targets[2])])
+            ("nn.LSTM", "torch", "lstm " + text, targets[2]),
+            ("inner loop in cache", "peak", "tile %d" % sru_flops(*s), None)])
     yield ("training (128,8,512,2)", "train 128 8 512 2", [
         ("reference SRU", "sru2", "sru_train 128 8 512 2", 2.5),
         ("nn.LSTM", "torch", "lstm_train 128 8 512 2", 3.7),
-        ("inner loop in cache", "peak", "tile %d" % (3*2*128*8*3*512*512*2), None)])
+        ("inner loop in cache", "peak", "tile %d" % (3*sru_flops(128, 8, 512, 2)), None)])
     for d, gru, sru in ((128, 5, 15), (512, 3.3, 2.5), (1024, 5, 2)):
         yield ("streaming (%d,2)" % d, "stream %d 2" % d, [
             ("onnxruntime GRU", "onnxruntime", "gru_step %d 2" % d, gru),
@@ -74,7 +84,8 @@ def table(isa):
     for s in ((256, 4, 512, 128, 2), (1024, 1, 512, 128, 2)):
         text = "%d %d %d %d %d" % s
         yield ("SRU++ inference (%d,%d,%d,%d,%d)" % s, "srupp " + text,
-               [("reference SRU++", "sru3", "srupp " + text, 2.2)])
+               [("reference SRU++", "sru3", "srupp " + text, 2.2),
+                ("inner loop in cache", "peak", "tile %d" % srupp_flops(*s), None)])
         yield ("SRU++ training (%d,%d,%d,%d,%d)" % s, "srupp %s --train" % text,
                [("reference SRU++", "sru3", "srupp_train " + text, 3.5)])
     yield ("SRU++ streaming (512,128,2), 256 back",
@@ -384,10 +395,11 @@ def main():
         times = contestants.rounds(
             case, peers, threads, o.seconds, o.repetitions,
             lambda r: progress.show("%s (%d of %d)" % (label, r + 1, o.repetitions)))
-        for name, _, _, target in peers:
+        for name, library, _, target in peers:
             if name in times:
                 rows.append(dict(
-                    work=work, against=name, threads=threads, isa=contestants.isa,
+                    work=work, against=name, limit=int(library == "peak"), threads=threads,
+                    isa=contestants.isa,
                     ours=statistics.median(times["sru.h"]), theirs=statistics.median(times[name]),
                     ratio=statistics.median(b/a for a, b in zip(times["sru.h"], times[name])),
                     target=target))

@@ -7,7 +7,6 @@ import matplotlib.pyplot as plt
 STYLE = {"sru.h": ("C3", 2.5, "-"), "nn.LSTM": ("C0", 1.3, "-"), "nn.GRU": ("C0", 1.3, "--"),
          "onnxruntime LSTM": ("C2", 1.3, "-"), "onnxruntime GRU": ("C2", 1.3, "--"),
          "reference SRU": ("C1", 1.3, "-"), "reference SRU++": ("C1", 1.3, "-")}
-LIMITS = ("measured peak", "inner loop in cache", "copying as much", "reading the weights")
 
 
 def line(axes, points, name, label=None):
@@ -58,7 +57,7 @@ def bars(axes, rows, threads):
 
 def ratios(rows, lines, path):
     """How many times as fast sru.h is."""
-    rows = [r for r in rows if r["against"] not in LIMITS]
+    rows = [r for r in rows if not r["limit"]]
     threads = sorted({r["threads"] for r in rows})
     count = len({(r["work"], r["against"]) for r in rows})
     figure, axes = plt.subplots(figsize=(8, 1.2 + 0.36*count))
@@ -80,7 +79,7 @@ def ratios(rows, lines, path):
 
 def shares(rows, lines, path):
     """What part of the machine's limit sru.h, and where measured its peers, reach."""
-    limits = [r for r in rows if r["against"] in LIMITS]
+    limits = [r for r in rows if r["limit"]]
     threads = sorted({r["threads"] for r in limits})
     works = list(dict.fromkeys(r["work"] for r in limits))
     figure, all_axes = plt.subplots(1, len(threads), sharey=True, squeeze=False,
@@ -168,9 +167,9 @@ def scaling(curve, memory, lines, path):
 def draw(out, lines, rows, curve, memory):
     """Returns the pictures' paths."""
     path = lambda name: os.path.join(out, name)
-    if any(r["against"] not in LIMITS for r in rows):
+    if any(not r["limit"] for r in rows):
         yield ratios(rows, lines, path("ratios.png"))
-    if any(r["against"] in LIMITS for r in rows):
+    if any(r["limit"] for r in rows):
         yield shares(rows, lines, path("peak.png"))
     if any("++" not in c[0] for c in curve):
         yield times(curve, lines, path("times.png"))

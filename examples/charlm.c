@@ -30,11 +30,12 @@ static const double VALIDATE = 0.05;        /* and at most once in this share of
 static const int FARTHER = 4;               /* the window of evaluation is so many of training's */
 static const float WARM_UP = 0.05f;         /* share of the training in which the rate rises */
 static const float CLIP = 1;                /* the gradient's greatest length */
+static const char *const types[] = { "", "f32", "bf16", "q8", "f16", NULL };    /* sru_type */
 static const float BETA1 = 0.9f, BETA2 = 0.99f, EPSILON = 1e-8f, DECAY = 0.1f;      /* of AdamW */
 
 typedef struct options {
     const char *command, *file, *text;      /* train FILE, eval FILE TEXT, sample FILE */
-    const char *model, *arch, *prime;
+    const char *model, *arch, *prime, *type;
     double      seconds, steps, hidden, layers, projection, attention, window, dropout, batch,
                 length, lr, seed, threads, temperature;
     int         cuda;
@@ -202,6 +203,24 @@ static network load(const sru_context *ctx, const char *path, int window)
     net.rnn.weights = net.p.stack;
     send(ctx, &net);
     free(file);
+    return net;
+}
+
+/* The same with packed weights: a single step reads them all, and packed it reads them in order. */
+static network load_packed(const sru_context *ctx, const options *o)
+{
+    network net = load(ctx, o->file, (int)o->window);
+    const sru_model plain = net.rnn;
+    sru_type type = SRU_F32;
+    sru_sizes size;
+    void *output;
+    while (strcmp(o->type, types[type])) type = (sru_type)(type + 1);
+    net.rnn.type = type;
+    check(sru_size(&size, ctx, &net.rnn, 1, 1));
+    check(sru_pack(ctx, &net.rnn, allocate(ctx, size.weights), &plain));
+    output = allocate(ctx, ctx->op->pack(ctx, NULL, type, net.p.output, V, net.D));
+    ctx->op->pack(ctx, output, type, net.p.output, V, net.D);
+    net.output = output;
     return net;
 }
 
@@ -565,30 +584,14 @@ static int draw_byte(const float *logits, double temperature, uint64_t *random)
     return i;
 }
 
-/* Packs the weights: a single step reads them all, and packed it reads them in order. */
-static void pack(const sru_context *ctx, network *net)
-{
-    sru_model plain = net->rnn;
-    sru_sizes size;
-    void *output;
-    net->rnn.type = SRU_F32;
-    check(sru_size(&size, ctx, &net->rnn, 1, 1));
-    check(sru_pack(ctx, &net->rnn, allocate(ctx, size.weights), &plain));
-    output = allocate(ctx, ctx->op->pack(ctx, NULL, SRU_F32, net->p.output, V, net->D));
-    ctx->op->pack(ctx, output, SRU_F32, net->p.output, V, net->D);
-    net->output = output;
-}
-
 static void sample(const sru_context *ctx, const options *o)
 {
-    network net = load(ctx, o->file, (int)o->window);
+    network net = load_packed(ctx, o);
     const char *prime = o->prime;
     uint64_t random = (uint64_t)o->seed;
     size_t left = (size_t)o->length;
     float logits[V];
-    batch b;
-    pack(ctx, &net);
-    b = new_batch(ctx, &net, 1, 1);
+    batch b = new_batch(ctx, &net, 1, 1);
     b.token[0] = '\n';              /* as at the beginning of a line */
     predict(ctx, &net, &b);
     while (*prime || left) {
@@ -624,7 +627,9 @@ static const char help[] =
 "  charlm sample MODEL         write text\n"
 "    --prime TEXT --length N   how it begins, and characters to add (500)\n"
 "    --temperature X --seed S  0 takes the most likely, 1 draws as learnt (0.7); seed (1)\n"
-"  eval and sample: --window W of SRU++, if not that of MODEL\n"
+"  eval and sample:\n"
+"    --type f32 | bf16 | q8    weights in float32, bfloat16 or int8 (f32)\n"
+"    --window W                of SRU++, if not that of MODEL\n"
 "  all: --threads N            0 or not said: as many as the machine has\n"
 "       --cuda                 on an NVIDIA GPU, if built by `make cuda`\n"
 "       --help                 print this\n";
@@ -653,6 +658,7 @@ static void read_options(options *o, int argc, char **argv)
         { "--model",       "t",   &o->model, NULL, 0, 0, 0 },
         { "--arch",        "t",   &o->arch,  NULL, 0, 0, 0 },
         { "--prime",       "s",   &o->prime, NULL, 0, 0, 0 },
+        { "--type",        "es",  &o->type,  NULL, 0, 0, 0 },
         { "--seconds",     "t",   NULL, &o->seconds,     0.01, 1e7,  0 },
         { "--steps",       "t",   NULL, &o->steps,       1,    1e9,  1 },
         { "--hidden",      "t",   NULL, &o->hidden,      1,    1e5,  1 },
@@ -692,6 +698,8 @@ static void read_options(options *o, int argc, char **argv)
              *o->command == 't' ? "a FILE" : *o->command == 's' ? "a MODEL" : "a MODEL and a FILE");
     if (strcmp(o->arch, "sru") && strcmp(o->arch, "srupp"))
         fail("--arch needs sru or srupp, not '%s'", o->arch);
+    for (i = SRU_F32; types[i] && strcmp(o->type, types[i]); i++) {}
+    if (!types[i]) fail("--type needs f32, bf16, q8 or, on a GPU, f16, not '%s'", o->type);
     if (o->steps > 0 && o->seconds > 0) fail("--seconds and --steps exclude each other");
     if (o->steps <= 0 && o->seconds <= 0) o->seconds = 60;
 }
@@ -710,8 +718,8 @@ static const sru_backend *gpu(void)
 int main(int argc, char **argv)
 {
     options o = { argc > 1 ? argv[1] : "", NULL, NULL, join(argv[0], ".safetensors"), "sru", "",
-                  0, 0, 192, 3, 64, 0, 0, 0, 16, 64, 0.012, 1, 0,
-                  0.7, 0 };
+                  "f32",
+                  0, 0, 192, 3, 64, 0, 0, 0, 16, 64, 0.012, 1, 0, 0.7, 0 };
     sru_context ctx = {0};
     int i;
     for (i = 1; i < argc; i++)
@@ -728,7 +736,7 @@ int main(int argc, char **argv)
     if (*o.command == 't') train(&ctx, &o);
     else if (*o.command == 's') sample(&ctx, &o);
     else {
-        network net = load(&ctx, o.file, (int)o.window);
+        network net = load_packed(&ctx, &o);
         corpus text = read_corpus(o.text);
         print_test(&ctx, &net, &text);
     }

@@ -65,6 +65,21 @@ check "eval repeats the figure of training"    same_test one eval1
 "$charlm" eval one.safetensors text --threads 2 > eval2
 check "eval on 2 threads"                      cmp eval1 eval2
 
+# weights in fewer bits
+near()           # FILE FILE LIMIT: the figures of their last lines differ, by less than the limit
+{
+    tail -qn 1 "$1" "$2" |
+        awk -v limit="$3" '{ d = $2 - d } END { exit !(d != 0 && d*d < limit*limit) }'
+}
+for type in f32 bf16 q8; do
+    "$charlm" eval one.safetensors text --type $type > eval_$type
+done
+check "packed in float32: the same figure"     cmp eval1 eval_f32
+check "in bfloat16: nearly the same"           near eval1 eval_bf16 0.01
+check "in int8: not far"                       near eval1 eval_q8 0.03
+"$charlm" sample one.safetensors --type q8 --length 50 > q8_sample
+check "a sample by weights in int8"            [ "$(wc -c < q8_sample)" = 51 ]
+
 # the same bytes from the same seed
 train --steps 40 --threads 2 --model two.safetensors > two
 check "2 threads write the bytes of 1"         cmp one.safetensors two.safetensors
@@ -169,7 +184,10 @@ refuses "--window needs .*'0'"      train text --arch srupp --window 0
 refuses "--projection needs"        train text --arch srupp --projection 0
 refuses "--attention needs"         train text --arch srupp --attention -1
 refuses "--arch needs sru"          train text --arch lstm
-refuses "cuda"                        train text --cuda
+refuses "--type needs .*'f64'"      eval one.safetensors text --type f64
+refuses "no type"                   sample one.safetensors --type f16
+refuses "does not take '--type'"    train text --type q8
+refuses "cuda"                      train text --cuda
 refuses "cut.safetensors"           eval cut.safetensors text
 refuses "not.safetensors"           eval not.safetensors text
 refuses "empty"                     sample empty

@@ -13,6 +13,14 @@ static int  threads;
 static int  cases;
 static const sru_backend *backend;  /* NULL: the CPU's; or, with --cuda, the GPU's */
 
+/* What weights in fewer bits may cost, and do at most: of h or c, relative to its norm. */
+static struct {
+    const char *name;
+    sru_type    type;
+    double      tolerance, worst, sum;
+    char        worst_of[256];
+} rounded[] = { { "bfloat16", SRU_BF16, 0.04, 0, 0, "" }, { "int8", SRU_Q8, 0.12, 0, 0, "" } };
+
 /* ---- a case ---------------------------------------------------------------------------------- */
 
 typedef struct golden {
@@ -533,41 +541,66 @@ static void compare_gradients(golden *g)
 }
 #endif
 
-/* Without a tape: the same to rounding; packed as float32 and loaded packed, to the bit. */
+/* Inference on weights packed as `type`, from memory or from the file; 0 where that fails. */
+static int infer_packed(golden *g, result *r, sru_type type, int from_file)
+{
+    char error[SRU_ERROR_SIZE] = "";
+    sru_model packed = g->model;
+    sru_sizes need;
+    void *weights;
+    int ok;
+    packed.type = type;
+    if (sru_size(&need, NULL, &packed, g->T + g->M, g->B)) {
+        fault(g, "sru_size() fails for type %d", type);
+        return 0;
+    }
+    weights = test_alloc(need.weights);
+    ok = !(from_file ? sru_load_bytes(&packed, weights, g->bytes, g->size, "w.", error)
+                     : sru_pack(NULL, &packed, weights, &g->model));
+    if (ok) *r = infer(g, &packed, threads);
+    else fault(g, "packing fails: %s", error);
+    free(weights);
+    return ok;
+}
+
+/* Without a tape: the same to rounding; packed as float32 and loaded packed, to the bit; of fewer
+   bits, nearly. */
 static void compare_inference(golden *g)
 {
     result plain = infer(g, &g->model, threads), other;
+    const size_t n_h = g->T*g->B*g->N, n_c = g->B*g->S;
     int n;
     if (!g->masked) compare_values(g, &plain);
     for (n = 0; n < 2 && !backend; n++) {
-        char error[SRU_ERROR_SIZE] = "";
-        sru_model packed = g->model;
-        sru_sizes need;
-        void *weights;
-        packed.type = SRU_F32;
-        if (sru_size(&need, NULL, &packed, g->T + g->M, g->B))
-            fault(g, "sru_size() fails for SRU_F32");
-        weights = test_alloc(need.weights);
-        if (n ? sru_pack(NULL, &packed, weights, &g->model)
-              : sru_load_bytes(&packed, weights, g->bytes, g->size, "w.", error)) {
-            fault(g, "packing fails: %s", error);
-        } else {
-            other = infer(g, &packed, threads);
+        if (!infer_packed(g, &other, SRU_F32, n)) continue;
 #ifdef SRU_USE_CBLAS
-            measure(g, 0, "h (packed)", other.h, plain.h, g->T*g->B*g->N);
-            measure(g, 0, "c (packed)", other.state, plain.state, g->B*g->S);
+        measure(g, 0, "h (packed)", other.h, plain.h, n_h);
+        measure(g, 0, "c (packed)", other.state, plain.state, n_c);
 #else
-            same_bits(g, n ? "h, packed" : "h, loaded packed", other.h, plain.h, g->T*g->B*g->N);
-            same_bits(g, n ? "c, packed" : "c, loaded packed", other.state, plain.state, g->B*g->S);
+        same_bits(g, n ? "h, loaded packed" : "h, packed", other.h, plain.h, n_h);
+        same_bits(g, n ? "c, loaded packed" : "c, packed", other.state, plain.state, n_c);
 #endif
-            release(&other);
+        release(&other);
+    }
+    for (n = 0; n < 2 && !backend; n++) {
+        double h, c;
+        if (!infer_packed(g, &other, rounded[n].type, 0)) continue;
+        h = test_error(other.h, plain.h, n_h);
+        c = test_error(other.state, plain.state, n_c);
+        if (c > h) h = c;
+        rounded[n].sum += h;
+        if (h > rounded[n].worst) {
+            rounded[n].worst = h;
+            strcpy(rounded[n].worst_of, g->name);
         }
-        free(weights);
+        if (!(h <= rounded[n].tolerance))
+            fault(g, "with weights in %s, h or c is off by %.3g of its norm", rounded[n].name, h);
+        release(&other);
     }
     for (n = 1; n <= (backend ? 1 : 3); n++) {
         other = infer(g, &g->model, n);
-        same_bits(g, "h of other threads", other.h, plain.h, g->T*g->B*g->N);
-        same_bits(g, "state of other threads", other.state, plain.state, g->B*g->S);
+        same_bits(g, "h of other threads", other.h, plain.h, n_h);
+        same_bits(g, "state of other threads", other.state, plain.state, n_c);
         release(&other);
     }
     release(&plain);
@@ -852,6 +885,9 @@ int main(int argc, char **argv)
     }
     if (!directories) run_directory("tests/golden");
     rmdir(temporary);
+    for (i = 0; i < 2 && cases && !backend; i++)
+        printf("weights in %s: results off by %.1e on average, at most %.1e (%s)\n",
+               rounded[i].name, rounded[i].sum/cases, rounded[i].worst, rounded[i].worst_of);
     if (!cases) {
         printf("failed: there was no case to run.\n");
         test_failed++;
