@@ -508,16 +508,20 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only in the end */
 #endif
 #define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
+/* what depends on x is computed anew from here on, not kept: x might have changed */
+#define SRU__ANEW(x) __asm__("" : "+r"(x))
 #elif defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
 #define SRU__INLINE static inline
 #define SRU__UNROLL
 #define SRU__UNROLL_4
 #define SRU__PREFETCH(at) ((void)(at))
+#define SRU__ANEW(x) ((void)(x))
 #else
 #define SRU__INLINE static
 #define SRU__UNROLL
 #define SRU__UNROLL_4
 #define SRU__PREFETCH(at) ((void)(at))
+#define SRU__ANEW(x) ((void)(x))
 #endif
 #ifdef SRU_NO_BACKWARD
 #define SRU__TRAINING(f) NULL
@@ -1214,9 +1218,10 @@ static int sru__far(sru_type type, size_t n, size_t k)
    panel is behind the last; next[0] is 0 where panels are not far away. */
 static uintptr_t sru__ahead(const uintptr_t *next, size_t count, size_t strip, size_t k)
 {
-    const size_t quarter = strip / count;
-    if (!next[0] || quarter > 3) return 0;
-    return next[strip % count] + quarter * (k / 4) * SRU__PANEL * sizeof(float);
+    unsigned quarter;
+    if (!next[0] || strip >= 4 * count) return 0;
+    quarter = (unsigned)strip / (unsigned)count;        /* in 64 bits it may take 90 cycles */
+    return next[strip - quarter * count] + quarter * (k / 4) * SRU__PANEL * sizeof(float);
 }
 
 /* Rows are multiplied in strips of as many as a tile has; the last may be narrower. Rows of A are
@@ -1340,7 +1345,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         const size_t wide = sru__min(g->group * SRU__PANEL, g->nc - j0);
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
         const float *a = g->strips ? g->strips : g->a + g->m0 * g->a_row + g->p0;
-        size_t j, i;
+        size_t j, strip;
         if (g->m == 1 && !g->add && (g->type == SRU_BF16 || g->type == SRU_Q8)) {
             for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
                 packed[j] = (const char *)g->b
@@ -1366,8 +1371,8 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         }
         if (!sru__far(g->type, g->nc, g->k)) next[0] = 0;
         last = group;
-        for (i = strips * cut / g->cuts * full;
-             i < sru__min(strips * (cut + 1) / g->cuts * full, g->mc); i += full) {
+        for (strip = strips * cut / g->cuts; strip < strips * (cut + 1) / g->cuts; strip++) {
+            const size_t i = strip * full;
             const int width = sru__strip_width(g->kern, g->mc - i);
             const int mr = (int)sru__min(full, g->mc - i), add = g->add || g->p0 > 0;
             const size_t row = g->strips ? 1 : g->a_row, col = g->strips ? (size_t)width : 1;
@@ -1376,7 +1381,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             if (whole)
                 g->kern->product(g->kc, ai, row, col, width, b, (int)whole, c, g->ldc, SRU__PANEL,
                                  add, mr, SRU__PANEL,
-                                 sru__ahead(next, whole, i / full, g->kc));
+                                 sru__ahead(next, whole, strip, g->kc));
             if (rest)
                 g->kern->product(g->kc, ai, row, col, width, b + whole, 1, c + whole * SRU__PANEL,
                                  g->ldc, SRU__PANEL, add, mr, (int)rest, 0);
@@ -1638,7 +1643,7 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE] = { 0 };
     const void *packed[SRU__LINE];
-    size_t j, i, k, p0, kc;
+    size_t j, i, k, p0, kc, strip;
     SRU_ASSERT(count <= SRU__LINE);
     for (j = 0; j < n; j += each * SRU__PANEL) {
         const int nr = (int)sru__min(SRU__PANEL, n - j);
@@ -1664,13 +1669,13 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
                                   scratch + k * SRU__PANEL * kc);
                 if (far) next[k] = (uintptr_t)b[k] + kc * SRU__PANEL * sizeof(float);
             }
-            for (i = 0; i < rows; i += full) {
+            for (i = strip = 0; i < rows; i += full, strip++) {
                 const int width = sru__strip_width(r->kern, rows - i);
                 const size_t row = strips ? 1 : A, col = strips ? (size_t)width : 1;
                 r->kern->product(kc, a + i * A + p0 * col, row, col, width, b, (int)count,
                                  u + i * ldu + j, ldu, plane, p0 > 0,
                                  (int)sru__min(full, rows - i), nr,
-                                 sru__ahead(next, count, i / full, kc));
+                                 sru__ahead(next, count, strip, kc));
             }
             if (!A) break;
         }
@@ -5305,6 +5310,9 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
             SRU__EACH(i, (rows + 3) / 4, (SRU__MR + 3) / 4) quad[i] += col;
         }
     }
+    SRU__ANEW(c);
+    SRU__ANEW(ldc);
+    SRU__ANEW(plane);
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
             memcpy(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
@@ -5347,7 +5355,8 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
     const int most = width == SRU__MR ? SRU__NP : width == 1 ? SRU__NP_ONE : SRU__NP_HALF;
     while (panels > 0) {
         /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1 */
-        const int times = (panels + most - 1) / most, n = (panels + times - 1) / times;
+        const int times = panels <= most ? 1 : (panels + most - 1) / most;      /* divisions are */
+        const int n = times == 1 ? panels : (panels + times - 1) / times;       /* slow */
         int i, j;
         /* the tile below is likely to be the next; where rows are near, it is in the cache */
         for (i = 0; i < mr && width > 1 && ldc > 16 * SRU__PANEL; i++)
