@@ -2116,7 +2116,12 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     const int masked = s->attn_mask || (!s->ring && (s->memory_mask_pad || s->mask_pad));
     memset(rows, 0, sizeof rows);
     for (i = 0; i < n; i++) {
-        rows[i] = s->q + (t[i] * s->B + b) * s->P + h * hd;
+        const size_t at = (t[i] * s->B + b) * s->P + h * hd;
+        rows[i] = s->q + at;
+        for (j = 0; j < hd && s->B * H > 1; j += 16) {      /* rows far apart */
+            SRU__PREFETCH(s->q + at + j);
+            SRU__PREFETCH(s->o + at + j);
+        }
         from = sru__min(from, lo[i]);
         to = sru__max(to, hi[i]);
         low = sru__max(low, lo[i]);
