@@ -508,7 +508,7 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only in the end */
 #endif
 #define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
-/* what depends on x is computed anew from here on, not kept: x might have changed */
+/* x might have changed, for all the compiler knows: what depends on it is not kept from before */
 #define SRU__ANEW(x) __asm__("" : "+r"(x))
 #elif defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
 #define SRU__INLINE static inline
@@ -5312,10 +5312,15 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
                 SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
                     acc[i][j] = ai * bv[j] + acc[i][j];
             }
-            SRU__EACH(i, (rows + 3) / 4, (SRU__MR + 3) / 4) quad[i] += col;
+            SRU__EACH(i, (rows + 3) / 4, (SRU__MR + 3) / 4) {
+                quad[i] += col;
+#if defined(__clang__) && defined(__x86_64__)
+                SRU__ANEW(quad[i]);     /* or an address is kept for each row of four steps */
+#endif
+            }
         }
     }
-    SRU__ANEW(c);
+    SRU__ANEW(c);               /* or the addresses from above are kept in memory until here */
     SRU__ANEW(ldc);
     SRU__ANEW(plane);
     SRU__EACH(i, rows, SRU__MR) {
