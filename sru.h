@@ -5417,6 +5417,7 @@ SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
 SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 {
     if (type == SRU_BF16) return sru__from_bits(r ? x & 0xffff0000u : x << 16);
+    if (r == 0) return sru__from_ints((sru__mask)(x << 24));
     return sru__from_ints((sru__mask)(x << (24 - 8 * r) & 0xff000000u));
 }
 
@@ -5459,15 +5460,14 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
     sru__vec acc[SRU__NP_ONE * SRU__VP];
     sru__bits x[SRU__LOADS];
     const char *from[SRU__NP_ONE];
-    float last[SRU__PANEL];
+    float last[SRU__PANEL], rest[4] = { 0, 0, 0, 0 };
     size_t p;
     int g, j, r;
+    if (k % each) memcpy(rest, a + k / each * each, k % each * 4);
     SRU__EACH(j, panels, SRU__NP_ONE) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
     SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) acc[j] = sru__zero();
     for (p = 0; p < k; p += each) {
-        float ap[4];                /* 0 behind the end: a branch might keep sums from fusing */
-        SRU__UNROLL
-        for (r = 0; r < 4; r++) ap[r] = p + (size_t)r < k ? a[p + (size_t)r] : 0;
+        const float *ap = k - p < each ? rest : a + p;
         SRU__UNROLL
         for (g = 0; g < SRU__NP_ONE * SRU__VP; g += SRU__LOADS) {
             SRU__UNROLL
