@@ -5417,7 +5417,7 @@ SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
 SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 {
     if (type == SRU_BF16) return sru__from_bits(r ? x & 0xffff0000u : x << 16);
-    if (r == 0) return sru__from_ints((sru__mask)(x << 24));
+    if (r == 0) return sru__from_ints((sru__mask)(x << 24));    /* nothing is left to mask */
     return sru__from_ints((sru__mask)(x << (24 - 8 * r) & 0xff000000u));
 }
 

@@ -4,10 +4,10 @@ training a language model of characters on the same text for as many seconds, on
     make learning FILE=text SECONDS=120
     build/venv/bin/python bench/learning.py FILE [--seconds 120] [--threads 2] [--only PATTERN]
 
-All see what charlm sees: 90 % of the file for training, as 16 streams that are read on and on with
-the state carried from update to update, 5 % for validation, the last 5 % for the test. AdamW, a
-rate that rises for 5 % of the time and falls along a cosine, gradients clipped at 1; the time
-includes validations. Writes the curves, their picture and a table to build/learning.
+All see what charlm sees: 90 % of the file for training, as 16 streams of pieces of it, in the same
+order, with the state carried from update to update, 5 % for validation, the last 5 % for the test.
+AdamW, a rate that rises for 5 % of the time and falls along a cosine, gradients clipped at 1; the
+time includes validations. Writes the curves, their picture and a table to build/learning.
 """
 import argparse, copy, csv, math, os, re, subprocess, sys, time, warnings
 warnings.filterwarnings("ignore")       # many come from the reference, for all that it still does
@@ -17,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 VALIDATED = 16384       # characters of a validation, as charlm does it: at most once in this share
 VALIDATE = 0.05         # of the time, and after so many characters of training
 BETWEEN = 4*VALIDATED
+PIECE = 64              # batches that are read one after another
 
 # name, class, units, layers, learning rate: the best found for each at 120 seconds
 NETWORKS = [("nn.LSTM 1 x 256", "lstm", 256, 1, 0.005),
@@ -93,6 +94,18 @@ def progress(name, share, seconds, characters, validation):
              seconds*(1 - share)/share), end="", flush=True)
 
 
+def places(n, step):
+    """Where the streams read n characters in this step, as charlm's next_batch() has it."""
+    batches = min(PIECE, n//(LENGTH*BATCH))
+    pieces = n//(LENGTH*batches)
+    stride = pieces*5//8 + 1
+    while math.gcd(stride, pieces) > 1:
+        stride += 1
+    turn = step//batches*BATCH + torch.arange(BATCH)
+    moved = turn//pieces*(batches//3 + 1)
+    return (turn%pieces*stride%pieces*batches + moved + step%batches)*LENGTH
+
+
 def train(name, network, path, seconds, curve):
     """Returns bits per character of the test, and characters a second."""
     with open(path, "rb") as f:
@@ -103,13 +116,12 @@ def train(name, network, path, seconds, curve):
     if t.net.fast is not t.net.rnn:
         for _ in range(3):              # compiles it before the clock starts
             t.evaluate(validation[:2000])
-    streams = torch.arange(BATCH)*(n//BATCH)
     steps = torch.arange(LENGTH + 1).unsqueeze(1)
     start, step, last, shown = time.time(), 0, 0, 0
     losses, best, lowest, value, share = [], None, math.inf, 8, 0
     curve.writerow(["seconds", "characters", "training", "validation"])
     while share < 1:
-        at = (streams + step*LENGTH + steps)%n
+        at = (places(n, step) + steps)%n
         losses.append(t.update(text[at[:-1]], text[at[1:]], share))
         step += 1
         share = min(1, (time.time() - start)/seconds)

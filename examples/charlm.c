@@ -22,6 +22,7 @@
 
 enum {
     V = 256,                /* bytes */
+    PIECE = 64,             /* batches of training that are read one after another */
     CHUNK = 1024,           /* characters at a time in evaluation; the bits do not depend on it */
     VALIDATED = 16384,      /* characters of a validation during training, at most once after */
     BETWEEN = 4*VALIDATED   /* so many to train on, which take 12 times as long: 8 % of the time */
@@ -347,14 +348,21 @@ static corpus read_corpus(const char *path)
     return c;
 }
 
-/* B streams begin evenly spread over the text, and each reads on through all of it, T bytes at a
-   time: a batch goes on where the one before it ended, so that the state is of use. */
+static size_t common_divisor(size_t a, size_t b) { return b ? common_divisor(b, a%b) : a; }
+
+/* Each of B streams reads pieces of up to PIECE batches, and its state goes on from batch to batch.
+   The order of the pieces is spread over the text, so that the end of a training, with its low
+   rates, has seen all of it alike; with each pass over the text the pieces' borders move. */
 static void next_batch(batch *b, const corpus *text, size_t step)
 {
     const size_t n = text->trains, T = b->io.T, B = b->io.B;
-    size_t t, s;
+    const size_t batches = n/(T*B) < PIECE ? n/(T*B) : PIECE, pieces = n/(T*batches);
+    size_t stride = pieces*5/8 + 1, t, s;
+    while (common_divisor(stride, pieces) > 1) stride++;
     for (s = 0; s < B; s++) {
-        const size_t at = (n/B*s + step*T)%n;
+        const size_t turn = step/batches*B + s, piece = turn%pieces*stride%pieces;
+        const size_t moved = turn/pieces*(batches/3 + 1);
+        const size_t at = (piece*batches + moved + step%batches)*T%n;
         for (t = 0; t < T; t++) {
             b->token[t*B + s] = text->train[(at + t)%n];
             b->target[t*B + s] = text->train[(at + t + 1)%n];
