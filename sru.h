@@ -5048,6 +5048,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__UNROLL
 #undef SRU__UNROLL_4
 #undef SRU__PREFETCH
+#undef SRU__ANEW
 #undef SRU__PORTION
 #undef SRU__TRAINING
 #undef SRU__PANEL

@@ -4,9 +4,9 @@
        build/peak flops 1 0.1           multiplications and additions in registers, in 10^9 a second
        build/peak tile 1 0.1            the same in the inner loop of a matrix product, all of whose
                                         operands are in the first-level cache
-       build/peak gates 1 0.1           the recurrence's arithmetic in registers, 10^9 units and steps
-                                        a second, each of 2 divisions and 38 such operations: 14 of
-                                        an exponential, 10 for the rest
+       build/peak gates 1 0.1           the recurrence's arithmetic in registers: 10^9 units and
+                                        steps a second, each of 2 divisions and 38 such operations,
+                                        14 of an exponential and 10 of the rest
        build/peak copy 1 0.1 BYTES      from one array to another, 10^9 bytes read and written
        build/peak read 1 0.1 BYTES
 
