@@ -1290,7 +1290,7 @@ typedef struct sru__gemm {
 
 enum {
     SRU__GROUP = 3,                 /* panels that a task multiplies side by side */
-    SRU__LINE = 16,                 /* the most by which it multiplies a single row */
+    SRU__LINE = 12,                 /* the most by which it multiplies a single row */
     SRU__NEAR = 32,                 /* rows far apart that are read side by side */
     SRU__FEW = 12                   /* rows of which reading the weights takes the time */
 };
@@ -1632,26 +1632,28 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
                               size_t rows, float *u, size_t ldu, size_t u_plane, float *scratch)
 {
     const sru_scan *s = &r->s;
-    const size_t full = (size_t)r->kern->rows, A = s->A;
-    /* panels of a plane that are taken at once: of a single row all, if the planes lie end to end,
-       since it takes many sums side by side to keep the processor busy */
-    const size_t each = rows == 1 && s->type != SRU_PLAIN && u_plane == n && n % SRU__PANEL == 0
-                      ? n / SRU__PANEL : 1;
-    const size_t count = (size_t)s->K * each, plane = each > 1 ? SRU__PANEL : u_plane;
+    const size_t full = (size_t)r->kern->rows, A = s->A, K = (size_t)s->K;
+    const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
+    /* of a single row all panels are one line, if the planes lie end to end, since it takes many
+       sums side by side to keep the processor busy; else those of the K planes go together */
+    const int line = rows == 1 && s->type != SRU_PLAIN && u_plane == wide;
+    const size_t all = line ? K * wide : n, plane = line ? SRU__PANEL : u_plane;
     const int strips = r->strips[dir] != NULL;
-    const int far = rows > 1 && sru__far(s->type, (size_t)s->K * s->N, A);
+    const int far = rows > 1 && sru__far(s->type, K * s->N, A);
     const float *b[SRU__LINE];
-    uintptr_t next[SRU__LINE] = { 0 };
+    uintptr_t next[SRU__LINE];
     const void *packed[SRU__LINE];
-    size_t j, i, k, p0, kc, strip;
-    SRU_ASSERT(count <= SRU__LINE);
-    for (j = 0; j < n; j += each * SRU__PANEL) {
-        const int nr = (int)sru__min(SRU__PANEL, n - j);
-        for (k = 0; k < (size_t)s->K && s->type != SRU_PLAIN; k++)
-            for (i = 0; i < each; i++)
-                packed[k * each + i] = (const char *)s->w + r->panel
-                                     * ((k * (size_t)r->dirs + (size_t)dir) * r->panels
-                                        + (d0 + j) / SRU__PANEL + i);
+    size_t j, i, k, p0, kc, strip, count, of = 0, at = 0;  /* panel `at` of matrix `of` */
+    next[0] = 0;
+    for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
+        const int nr = (int)sru__min(SRU__PANEL, all - j);
+        count = line ? sru__min(SRU__LINE, (all - j) / SRU__PANEL) : K;
+        for (k = 0; k < count && s->type != SRU_PLAIN; k++) {
+            packed[k] = (const char *)s->w + r->panel
+                      * ((of * (size_t)r->dirs + (size_t)dir) * r->panels + d0 / SRU__PANEL + at);
+            if (line && ++at == wide / SRU__PANEL) of++, at = 0;
+            if (!line && ++of == K) at++, of = 0;
+        }
         for (k = 0; k < count && s->type == SRU_PLAIN; k++) {
             float *panel = scratch + k * SRU__PANEL * A;
             const size_t unit = k * s->N + (size_t)dir * r->D + d0 + j;
@@ -1701,39 +1703,38 @@ static void sru__scan_blocks(const sru__scan_run *r, size_t t, size_t begin, siz
         const size_t start = dir ? T - 1 : 0;               /* in the chunk */
         float *u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
         const size_t ldu = K * (s->u ? N : r->block), u_plane = s->u ? N : r->block;
+        sru__scan_job k;
         SRU_ASSERT(n <= r->block && (s->u || r->u));
         if (!T) continue;
         if (s->w)
             sru__scan_product(r, dir, d0, n,
                               r->strips[dir] ? r->strips[dir] : s->a + t0 * B * s->A, T * B, u,
                               ldu, u_plane, r->scratch + (size_t)thread * r->scratch_size);
+        memset(&k, 0, sizeof k);
+        k.T = T;
+        k.n = n;
+        k.K = s->K;
+        k.use_tanh = s->use_tanh;
+        k.scale_x = s->scale_x;
+        k.u_step = sign * (ptrdiff_t)(B * ldu);
+        k.step = sign * (ptrdiff_t)(B * N);
+        k.vt_step = 2 * k.step;
+        k.pad_step = sign * (ptrdiff_t)B;
+        k.u_plane = u_plane;
+        k.plane = N;
+        k.v = s->v ? s->v + col : NULL;
+        k.bias = s->bias ? s->bias + col : NULL;
         for (b = 0; b < B; b++) {
             const size_t row = (t0 + start) * B + b;
-            sru__scan_job k;
-            memset(&k, 0, sizeof k);
-            k.T = T;
-            k.n = n;
-            k.K = s->K;
-            k.use_tanh = s->use_tanh;
-            k.scale_x = s->scale_x;
-            k.u_step = sign * (ptrdiff_t)(B * ldu);
-            k.step = sign * (ptrdiff_t)(B * N);
-            k.vt_step = 2 * k.step;
-            k.pad_step = sign * (ptrdiff_t)B;
-            k.u_plane = u_plane;
-            k.plane = N;
             k.u = u + (start * B + b) * ldu;
             k.x = s->x ? s->x + row * N + col : NULL;
-            k.v = s->v ? s->v + col : NULL;
-            k.bias = s->bias ? s->bias + col : NULL;
             k.vt = s->vt ? s->vt + row * 2 * N + col : NULL;
             k.mask_c = s->mask_c ? s->mask_c + b * N + col : NULL;
             k.pad = s->mask_pad ? s->mask_pad + row : NULL;
             k.h = s->h + row * N + col;
             k.c = s->c ? s->c + row * N + col : NULL;
             k.cT = r->state + b * r->state_ld + col;
-            if (t) k.c0 = k.cT;
-            else if (s->c0) k.c0 = s->c0 + b * r->ldc + col;
+            k.c0 = t ? k.cT : s->c0 ? s->c0 + b * r->ldc + col : NULL;
             r->kern->scan_forward(&k);
         }
     }
@@ -1802,7 +1803,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, full = (size_t)kern->rows, b, chunk;
+    size_t rows, full = (size_t)kern->rows, b, chunk, step;
     sru_status status;
     int threads, dir, packs;
     memset(&r, 0, sizeof r);
@@ -1821,7 +1822,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.panels = sru__ceil(r.D, SRU__PANEL);
     threads = sru__threads(c, (double)(s->w ? sru__max(s->T * s->B, SRU__FEW) : s->T * s->B)
                               * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0)));
-    r.block = sru__block(r.D, kern->block, (size_t)r.dirs, (size_t)threads);
+    step = sru__min(4 * kern->block, sru__max(1, sru__ceil(r.D, SRU__PANEL)) * SRU__PANEL);
+    r.block = sru__block(r.D, s->T * s->B == 1 ? step : kern->block, (size_t)r.dirs,
+                         (size_t)threads);
     r.blocks = sru__ceil(r.D, r.block);
     rows = sru__rows(c, s->type);
     if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
@@ -1857,7 +1860,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     }
 #endif
     if (s->w) {
-        r.u_size = s->u ? 0 : (rows + full) * (size_t)s->K * r.block;
+        r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * r.block, step);
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
         for (dir = 0; dir < r.dirs && packs; dir++) {
             r.strips[dir] = sru__take_floats(c, (rows + full) * s->A);
