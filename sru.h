@@ -1284,7 +1284,8 @@ typedef struct sru__gemm {
     size_t ldc;
     /* from here on private to the run */
     const sru__kernels *kern;
-    size_t m0, mc, n0, nc, p0, kc, cuts, group;
+    size_t m0, mc, n0, nc, p0, kc;
+    size_t group, groups, cuts;     /* most panels of a group, groups, portions of the strips */
     float *strips, *panels;         /* strips NULL: a is read where it lies */
 } sru__gemm;
 
@@ -1312,16 +1313,22 @@ static void sru__gemm_pack(void *job, size_t begin, size_t end, int thread)
         }
 }
 
+/* The first column of a group of panels. All are as wide, to within a panel. */
+static size_t sru__group_start(const sru__gemm *g, size_t group)
+{
+    return sru__min(g->nc, sru__ceil(g->nc, SRU__PANEL) * group / g->groups * SRU__PANEL);
+}
+
 /* Plain weights; a few rows of all panels of a group at a time, for these lie side by side. */
 static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
-    const size_t wide = g->group * SRU__PANEL;
-    size_t p, j0, j;
+    size_t group, p, j;
     (void)thread;
-    for (j0 = begin * wide; j0 < sru__min(end * wide, g->nc); j0 += wide)
+    for (group = begin; group < end; group++)
         for (p = 0; p < g->kc; p += SRU__NEAR)
-            for (j = j0; j < sru__min(j0 + wide, g->nc); j += SRU__PANEL)
+            for (j = sru__group_start(g, group); j < sru__group_start(g, group + 1);
+                 j += SRU__PANEL)
                 sru__interleave(g->panels + j * g->kc + p * SRU__PANEL, SRU__PANEL,
                                 (const float *)g->b + (g->p0 + p) * g->b_row
                                     + (g->n0 + j) * g->b_col,
@@ -1341,8 +1348,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
     const void *packed[SRU__LINE];
     for (task = begin; task < end; task++) {
         const size_t group = task / g->cuts, cut = task % g->cuts;
-        const size_t j0 = group * g->group * SRU__PANEL;
-        const size_t wide = sru__min(g->group * SRU__PANEL, g->nc - j0);
+        const size_t j0 = sru__group_start(g, group), wide = sru__group_start(g, group + 1) - j0;
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
         const float *a = g->strips ? g->strips : g->a + g->m0 * g->a_row + g->p0;
         size_t j, strip;
@@ -1412,7 +1418,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     /* plain weights are packed here, 4 MB of them at a time */
     const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most_k) / wide) * wide;
     const size_t most_n = plain ? sru__min(fit, panels * SRU__PANEL) : g.n;
-    size_t groups, i;
+    size_t i;
     g.kern = kern;
     g.group = group;
     g.strips = packs ? sru__take_floats(c, (most_m + full) * most_k) : NULL;
@@ -1438,17 +1444,19 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
 #endif
     for (g.n0 = 0; g.n0 < g.n; g.n0 += g.nc) {
         g.nc = sru__min(most_n, g.n - g.n0);
-        groups = sru__ceil(g.nc, wide);
+        g.groups = sru__ceil(g.nc, wide);
+        if (g.groups >= team)
+            g.groups = sru__min(sru__ceil(g.groups, team) * team, sru__ceil(g.nc, SRU__PANEL));
         for (g.p0 = 0; g.p0 < g.k; g.p0 += g.kc) {
             g.kc = sru__min(most_k, g.k - g.p0);
-            if (plain) sru__parallel(threads, groups, sru__gemm_pack_panels, &g);
+            if (plain) sru__parallel(threads, g.groups, sru__gemm_pack_panels, &g);
             for (g.m0 = 0; g.m0 < g.m; g.m0 += g.mc) {
                 g.mc = sru__min(most_m, g.m - g.m0);
-                /* with few panels, or an uneven number, the strips are shared out too */
-                g.cuts = groups % team == 0 && groups >= 4 * team ? 1
-                       : sru__min(sru__ceil(g.mc, full), sru__ceil(4, groups) * team);
+                /* with few panels the strips are shared out too */
+                g.cuts = g.groups % team == 0 ? 1
+                       : sru__min(sru__ceil(g.mc, full), sru__ceil(4, g.groups) * team);
                 if (packs) sru__parallel(threads, sru__ceil(g.mc, full), sru__gemm_pack, &g);
-                sru__parallel(threads, groups * g.cuts, sru__gemm_tasks, &g);
+                sru__parallel(threads, g.groups * g.cuts, sru__gemm_tasks, &g);
             }
         }
     }
