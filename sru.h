@@ -224,8 +224,8 @@ typedef struct sru_sizes {
     size_t tape;        /* bytes */
 } sru_sizes;
 
-/* What calls with T steps of B sequences need, those of memory counted in T; weights need not be
-   there yet. */
+/* What calls with up to T steps of B sequences need, those of memory counted in T; weights need not
+   be there yet. */
 SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, size_t T, size_t B);
 
 /* Initial SRU_PLAIN weights, drawn as the reference draws them. */
@@ -1284,9 +1284,10 @@ typedef struct sru__gemm {
     size_t ldc;
     /* from here on private to the run */
     const sru__kernels *kern;
-    size_t m0, mc, n0, nc, p0, kc;
-    size_t group, groups, cuts;     /* most panels of a group, groups, portions of the strips */
-    float *strips, *panels;         /* strips NULL: a is read where it lies */
+    size_t n0, nc, p0, kc;
+    size_t lots, groups, cuts;      /* of rows; of panels; portions of a lot's strips */
+    float *strips, *panels;         /* of each thread; strips NULL: a is read where it lies */
+    size_t strips_size, group;      /* floats; the most panels of a group */
 } sru__gemm;
 
 enum {
@@ -1296,19 +1297,25 @@ enum {
     SRU__FEW = 12                   /* rows of which reading the weights takes the time */
 };
 
-static void sru__gemm_pack(void *job, size_t begin, size_t end, int thread)
+/* The first row of a lot. All lots have as many strips, to within one. */
+static size_t sru__lot_start(const sru__gemm *g, size_t lot)
 {
-    const sru__gemm *g = (const sru__gemm *)job;
+    const size_t full = (size_t)g->kern->rows;
+    return sru__min(g->m, sru__ceil(g->m, full) * lot / g->lots * full);
+}
+
+/* Rows m0 ... m0+m-1 as strips. */
+static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *strips)
+{
     const size_t full = (size_t)g->kern->rows, near = sru__min(SRU__NEAR, g->kc);
     const size_t step = g->a_row == 1 ? near : g->kc;      /* columns lie side by side, or rows */
     size_t i, p;
-    (void)thread;
     for (p = 0; p < g->kc; p += step)
-        for (i = begin * full; i < sru__min(end * full, g->mc); i += full) {
-            const size_t width = (size_t)sru__strip_width(g->kern, g->mc - i);
-            sru__interleave(g->strips + i * g->kc + p * width, width,
-                            g->a + (g->m0 + i) * g->a_row + (g->p0 + p) * g->a_col,
-                            sru__min(full, g->mc - i), g->a_row, g->a_col,
+        for (i = 0; i < m; i += full) {
+            const size_t width = (size_t)sru__strip_width(g->kern, m - i);
+            sru__interleave(strips + i * g->kc + p * width, width,
+                            g->a + (m0 + i) * g->a_row + (g->p0 + p) * g->a_col,
+                            sru__min(full, m - i), g->a_row, g->a_col,
                             sru__min(step, g->kc - p));
         }
 }
@@ -1336,21 +1343,24 @@ static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int threa
                                 sru__min(SRU__NEAR, g->kc - p));
 }
 
-/* A task is a group of panels times one of `cuts` portions of the strips. */
+/* A task is a lot of rows, or one of `cuts` portions of it, times a group of panels. */
 static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
-    const size_t full = (size_t)g->kern->rows, strips = sru__ceil(g->mc, full);
+    const size_t full = (size_t)g->kern->rows;
     float *scratch = g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc;
-    size_t task, last = SIZE_MAX;
+    float *strip_data = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
+    size_t task, last_lot = SIZE_MAX, last = SIZE_MAX;
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE];
     const void *packed[SRU__LINE];
     for (task = begin; task < end; task++) {
-        const size_t group = task / g->cuts, cut = task % g->cuts;
+        const size_t cut = task % g->cuts, group = task / g->cuts % g->groups;
+        const size_t lot = task / g->cuts / g->groups, m0 = sru__lot_start(g, lot);
+        const size_t m = sru__lot_start(g, lot + 1) - m0, strips = sru__ceil(m, full);
         const size_t j0 = sru__group_start(g, group), wide = sru__group_start(g, group + 1) - j0;
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
-        const float *a = g->strips ? g->strips : g->a + g->m0 * g->a_row + g->p0;
+        const float *a = g->strips ? strip_data : g->a + m0 * g->a_row + g->p0;
         size_t j, strip;
         if (g->m == 1 && !g->add && (g->type == SRU_BF16 || g->type == SRU_Q8)) {
             for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
@@ -1376,14 +1386,16 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             }
         }
         if (!sru__far(g->type, g->nc, g->k)) next[0] = 0;
+        if (strip_data && lot != last_lot) sru__gemm_strips(g, m0, m, strip_data);
         last = group;
+        last_lot = lot;
         for (strip = strips * cut / g->cuts; strip < strips * (cut + 1) / g->cuts; strip++) {
             const size_t i = strip * full;
-            const int width = sru__strip_width(g->kern, g->mc - i);
-            const int mr = (int)sru__min(full, g->mc - i), add = g->add || g->p0 > 0;
+            const int width = sru__strip_width(g->kern, m - i);
+            const int mr = (int)sru__min(full, m - i), add = g->add || g->p0 > 0;
             const size_t row = g->strips ? 1 : g->a_row, col = g->strips ? (size_t)width : 1;
             const float *ai = a + i * (g->strips ? g->kc : row);
-            float *c = g->c + (g->m0 + i) * g->ldc + g->n0 + j0;
+            float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
             if (whole)
                 g->kern->product(g->kc, ai, row, col, width, b, (int)whole, c, g->ldc, SRU__PANEL,
                                  add, mr, SRU__PANEL,
@@ -1404,15 +1416,13 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     sru__gemm g = *(const sru__gemm *)args;
     const sru__kernels *kern = sru__kern(c);
     const size_t full = (size_t)kern->rows;
-    const size_t most_k = g.m == 1 ? g.k : sru__min(g.k, SRU__DEPTH);
-    const size_t lots = sru__ceil(g.m, sru__lot(most_k, 128, 512));     /* of equal size */
-    const size_t lot = sru__ceil(g.m, sru__max(1, lots));
-    const size_t most_m = sru__min(g.m, sru__ceil(lot, full) * full);
+    const int packs = g.a_col != 1, plain = g.type == SRU_PLAIN;
+    const size_t most_k = g.m == 1 && !plain ? g.k : sru__min(g.k, SRU__DEPTH);
+    const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most_k, 128, 512);
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
     const size_t team = (size_t)threads;
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
-    const int packs = g.a_col != 1, plain = g.type == SRU_PLAIN;
     const size_t line = g.m > 1 || plain ? 0 : panels / team / 4;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
@@ -1421,7 +1431,10 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     size_t i;
     g.kern = kern;
     g.group = group;
-    g.strips = packs ? sru__take_floats(c, (most_m + full) * most_k) : NULL;
+    /* never less for a larger product, so that memory for many steps does for fewer */
+    g.strips_size = sru__min(strips * full * most_k,
+                             sru__max(SRU__CACHE / 2, 128 * most_k) + full * most_k);
+    g.strips = packs ? sru__take_floats(c, team * g.strips_size) : NULL;
     g.panels = sru__take_floats(c, (plain ? most_n : team * wide) * most_k);
     if ((packs && !g.strips) || !g.panels) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
@@ -1445,19 +1458,21 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     for (g.n0 = 0; g.n0 < g.n; g.n0 += g.nc) {
         g.nc = sru__min(most_n, g.n - g.n0);
         g.groups = sru__ceil(g.nc, wide);
-        if (g.groups >= team)
-            g.groups = sru__min(sru__ceil(g.groups, team) * team, sru__ceil(g.nc, SRU__PANEL));
+        g.lots = sru__ceil(g.m, lot);
+        g.cuts = 1;
+        /* threads share out the lots, if there are enough; else panels, and strips of a lot */
+        if (packs ? strips >= 3 * team : g.lots >= team) {
+            g.lots = sru__ceil(g.lots, team) * team;
+        } else {
+            if (g.groups >= team)
+                g.groups = sru__min(sru__ceil(g.groups, team) * team, sru__ceil(g.nc, SRU__PANEL));
+            if (g.groups % team)
+                g.cuts = sru__min(sru__ceil(strips, g.lots), sru__ceil(4, g.groups) * team);
+        }
         for (g.p0 = 0; g.p0 < g.k; g.p0 += g.kc) {
             g.kc = sru__min(most_k, g.k - g.p0);
             if (plain) sru__parallel(threads, g.groups, sru__gemm_pack_panels, &g);
-            for (g.m0 = 0; g.m0 < g.m; g.m0 += g.mc) {
-                g.mc = sru__min(most_m, g.m - g.m0);
-                /* with few panels the strips are shared out too */
-                g.cuts = g.groups % team == 0 ? 1
-                       : sru__min(sru__ceil(g.mc, full), sru__ceil(4, g.groups) * team);
-                if (packs) sru__parallel(threads, sru__ceil(g.mc, full), sru__gemm_pack, &g);
-                sru__parallel(threads, g.groups * g.cuts, sru__gemm_tasks, &g);
-            }
+            sru__parallel(threads, g.lots * g.groups * g.cuts, sru__gemm_tasks, &g);
         }
     }
     for (i = 0; i < g.m && g.bias && g.type == SRU_Q8 && g.k; i++)
@@ -1811,7 +1826,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, full = (size_t)kern->rows, b, chunk, step;
+    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most;
     sru_status status;
     int threads, dir, packs;
     memset(&r, 0, sizeof r);
@@ -1830,9 +1845,10 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.panels = sru__ceil(r.D, SRU__PANEL);
     threads = sru__threads(c, (double)(s->w ? sru__max(s->T * s->B, SRU__FEW) : s->T * s->B)
                               * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0)));
-    step = sru__min(4 * kern->block, sru__max(1, sru__ceil(r.D, SRU__PANEL)) * SRU__PANEL);
-    r.block = sru__block(r.D, s->T * s->B == 1 ? step : kern->block, (size_t)r.dirs,
-                         (size_t)threads);
+    wide = sru__max(1, sru__ceil(r.D, SRU__PANEL)) * SRU__PANEL;
+    step = sru__min(4 * kern->block, wide);
+    most = sru__min(kern->block, wide);
+    r.block = sru__block(r.D, s->T * s->B == 1 ? step : most, (size_t)r.dirs, (size_t)threads);
     r.blocks = sru__ceil(r.D, r.block);
     rows = sru__rows(c, s->type);
     if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
@@ -1868,7 +1884,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     }
 #endif
     if (s->w) {
-        r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * r.block, step);
+        r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
         for (dir = 0; dir < r.dirs && packs; dir++) {
             r.strips[dir] = sru__take_floats(c, (rows + full) * s->A);

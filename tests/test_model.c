@@ -1147,6 +1147,30 @@ static void test_sizes(void)
                        (unsigned long)many.work, (unsigned long)(4096*rows));
         }
     }
+
+    /* memory for many steps is enough for fewer */
+    for (i = 0; i < 4*3*2; i++) {
+        static const int widths[] = {16, 48, 300, 512};
+        sru_context c = context(1 + i/4%3);
+        sru_sizes few, many;
+        sru_model m;
+        size_t T;
+        memset(&m, 0, sizeof m);
+        memset(&few, 0, sizeof few);
+        m.config.input_size = m.config.hidden_size = widths[i % 4];
+        m.config.num_layers = 2;
+        m.config.bidirectional = i >= 4*3;
+        for (j = 0; j < 2; j++) {
+            m.type = types[j];
+            for (T = 1; T < 260; T += T < 12 ? 1 : 7, few = many) {
+                CHECK(sru_size(&many, &c, &m, T, 3) == SRU_OK, "%s", message);
+                CHECK(T == 1 || (many.work >= few.work && many.train_work >= few.train_work
+                                 && many.tape >= few.tape),
+                      "%d units, %d threads: fewer bytes for %lu steps than for fewer steps",
+                      widths[i % 4], c.threads, (unsigned long)T);
+            }
+        }
+    }
 }
 
 /* The tensors of a network lie end to end and fill its weights. */
