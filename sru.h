@@ -811,6 +811,7 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 typedef struct sru__scan_job {
     size_t T, n;
     int K, use_tanh;
+    int far;                        /* rows of x, h and c lie in memory: to be fetched ahead */
     float scale_x;
     ptrdiff_t u_step, step, vt_step, pad_step;
     size_t u_plane, plane;          /* between the K planes of u; the 2 of v, bias and vt */
@@ -1739,6 +1740,7 @@ static void sru__scan_blocks(const sru__scan_run *r, size_t t, size_t begin, siz
         k.K = s->K;
         k.use_tanh = s->use_tanh;
         k.scale_x = s->scale_x;
+        k.far = s->w || s->c;
         k.u_step = sign * (ptrdiff_t)(B * ldu);
         k.step = sign * (ptrdiff_t)(B * N);
         k.vt_step = 2 * k.step;
@@ -5562,6 +5564,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
     const float *vt = s.vt ? s.vt + at : NULL;
     float *h = s.h + at, *cs = s.c ? s.c + at : NULL;
     const uint8_t *pad = s.pad;
+    const size_t fetched = s.far && s.T > SRU__FN(ahead) ? s.T - SRU__FN(ahead) : 0;
     size_t t;
     int q;
     SRU__EACH(q, nv, 4) {
@@ -5590,12 +5593,12 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
             }
             sru__exps(2 * nv, z, -1, 1);
         }
-        if (cs && t + SRU__FN(ahead) < s.T) {       /* in training u lies in memory */
-            for (q = 0; q < s.K; q++)
-                SRU__FN(fetch)(u + SRU__FN(ahead) * s.u_step + (size_t)q * s.u_plane);
+        if (t < fetched) {
             if (x) SRU__FN(fetch)(x + SRU__FN(ahead) * s.step);
             SRU__FN(fetch)(h + SRU__FN(ahead) * s.step);
-            SRU__FN(fetch)(cs + SRU__FN(ahead) * s.step);
+            if (cs) SRU__FN(fetch)(cs + SRU__FN(ahead) * s.step);
+            for (q = 0; q < s.K && cs; q++)         /* in training u lies in memory */
+                SRU__FN(fetch)(u + SRU__FN(ahead) * s.u_step + (size_t)q * s.u_plane);
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
