@@ -77,6 +77,9 @@ def ratios(rows, lines, path):
     return finish(figure, [axes], lines, path)
 
 
+MOST_SHARE = 150        # percent
+
+
 def shares(rows, lines, path):
     """What part of the machine's limit sru.h, and where measured its peers, reach."""
     limits = [r for r in rows if r["limit"]]
@@ -97,14 +100,16 @@ def shares(rows, lines, path):
             for k, (name, share) in enumerate(shown):
                 y = i + (k - (len(shown) - 1)/2)*height
                 axes.barh(y, 100*share, height, color=colors.get(name, "0.7"))
-                axes.text(100*share + 1, y, "%.0f %%%s" % (100*share, "" if name in colors
-                                                         else "  " + name), va="center", fontsize=6)
+                text = "%.0f %%%s" % (100*share, "" if name in colors else "  " + name)
+                inside = 100*share > 0.9*MOST_SHARE     # of the picture, if not of the bar
+                axes.text(min(100*share, MOST_SHARE) + (-1 if inside else 1), y, text, va="center",
+                          ha="right" if inside else "left", fontsize=6)
         kinds = {r["work"]: r["against"] for r in reversed(limits)}         # the first of each
         axes.set_yticks(range(len(works)), ["%s\n%s is 100 %%" % (w, kinds[w]) for w in works],
                         fontsize=7)
         axes.set_ylim(len(works) - 0.4, -0.6)
         axes.axvline(100, color="black", lw=1)
-        axes.set_xlim(0, 150)
+        axes.set_xlim(0, MOST_SHARE)
         axes.set_xlabel("share of the machine's limit, %")
         axes.set_title("%d thread%s" % (n, "s" if n > 1 else ""))
     used = [c for c in colors if c == "sru.h" or any(r["against"] == c for r in rows)]
