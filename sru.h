@@ -1287,8 +1287,9 @@ typedef struct sru__gemm {
     const sru__kernels *kern;
     size_t n0, nc, p0, kc;
     size_t lots, groups, cuts;      /* of rows; of panels; portions of a lot's strips */
-    float *strips, *panels;         /* of each thread; strips NULL: a is read where it lies */
-    size_t strips_size, group;      /* floats; the most panels of a group */
+    float *strips;                  /* of each thread; NULL: a is read where it lies */
+    float *panels;                  /* all, if packed here; of each thread, if unpacked */
+    size_t strips_size, group;      /* floats of a thread; the most panels of a group */
 } sru__gemm;
 
 enum {
@@ -1350,7 +1351,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
     const sru__gemm *g = (const sru__gemm *)job;
     const size_t full = (size_t)g->kern->rows;
     float *scratch = g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc;
-    float *strip_data = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
+    float *own = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
     size_t task, last_lot = SIZE_MAX, last = SIZE_MAX;
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE];
@@ -1361,7 +1362,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         const size_t m = sru__lot_start(g, lot + 1) - m0, strips = sru__ceil(m, full);
         const size_t j0 = sru__group_start(g, group), wide = sru__group_start(g, group + 1) - j0;
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
-        const float *a = g->strips ? strip_data : g->a + m0 * g->a_row + g->p0;
+        const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0;
         size_t j, strip;
         if (g->m == 1 && !g->add && (g->type == SRU_BF16 || g->type == SRU_Q8)) {
             for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
@@ -1387,7 +1388,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             }
         }
         if (!sru__far(g->type, g->nc, g->k)) next[0] = 0;
-        if (strip_data && lot != last_lot) sru__gemm_strips(g, m0, m, strip_data);
+        if (own && lot != last_lot) sru__gemm_strips(g, m0, m, own);
         last = group;
         last_lot = lot;
         for (strip = strips * cut / g->cuts; strip < strips * (cut + 1) / g->cuts; strip++) {
