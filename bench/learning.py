@@ -163,10 +163,8 @@ def charlm(name, path, seconds, threads, csv_path):
 
 
 def draw(results, seconds, path, out):
-    import matplotlib
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    figure, axes = plt.subplots(figsize=(8, 5))
+    import pictures
+    figure, axes = pictures.plt.subplots(figsize=(8, 5))
     for name, (test, rate, points) in results.items():
         axes.plot([p[0] for p in points], [p[1] for p in points],
                   lw=2.5 if name.startswith("charlm") else 1.5,
@@ -180,7 +178,7 @@ def draw(results, seconds, path, out):
     axes.set_title("Language models of the characters of %s" % os.path.basename(path))
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(os.path.join(out, "learning.png"), dpi=150, bbox_inches="tight")
+    pictures.save(figure, os.path.join(out, "learning.png"))
 
 
 def main():
