@@ -29,7 +29,7 @@
    Letters     T time steps, B sequences, I input width, D hidden units of a direction, N output
                width (D, or 2 D if bidirectional: [forward | backward]), L layers, K matrices of a
                unit (3, or 4 where input and output widths differ), P projection width, H heads,
-               M steps of memory, S floats of state of a sequence.
+               M steps of memory, S floats of state of a sequence, V rows of an embedding.
    Arrays      are float32, row-major, last index fastest: x (T,B,I) is x[(t*B + b)*I + i].
    Gradients   dy has the shape of y. Those of parameters are added to what is there, until adamw
                uses and clears them; those of activations overwrite, or add where beta is 1.
@@ -148,6 +148,8 @@ typedef struct sru_model {
     sru_type    type;                       /* SRU_PLAIN to train, any other to run fast */
     const void *weights;                    /* sru_sizes.weights bytes: on the heap, mapped, in
                                                flash; aligned for float */
+    size_t      vocab_size;                 /* V > 0: the input is tokens; 0: it is x */
+    const float *embedding;                 /* (V,I) whose rows the tokens are */
 } sru_model;
 
 /* ---- How to compute -------------------------------------------------------------------------- */
@@ -175,6 +177,8 @@ SRUDEF const sru_backend *sru_cpu(void);
 typedef struct sru_io {
     size_t         T, B;
     const float   *x;               /* (T,B,I) input */
+    const int32_t *tokens;          /* (T,B) instead, where the model has an embedding: x is its row
+                                       of this number, 0 if there is none */
     float         *h;               /* (T,B,N) output of the last layer */
     float         *state;           /* (B,S) in and out: c (L,N) of each sequence; with a window,
                                        rings of keys and values behind it. Zeros are the start:
@@ -194,8 +198,8 @@ typedef struct sru_io {
                                        the memory of a later call; or NULL, as may be each */
 
     void          *tape;            /* what backward will need. Not NULL means training: dropout is
-                                       on, x, masks and memory must not change until backward, and
-                                       of state only c is used */
+                                       on, x or tokens, masks and memory must not change until
+                                       backward, and of state only c is used */
     const float   *dropout_mask;    /* (L,B,N) factors of c, instead of random ones, where the
                                        config's dropout is not 0; or NULL */
     const float   *rnn_dropout_mask;   /* (B,width) of layer 0's input, (B,N) of the others';
@@ -204,6 +208,7 @@ typedef struct sru_io {
 
     const float   *dh;              /* (T,B,N)   From here on: backward */
     float         *dx;              /* (T,B,I) out; NULL: not wanted */
+    float         *dembedding;      /* (V,I) added to; NULL: not wanted */
     float         *dstate;          /* (B,S) in: of the state after, out: of the state before; NULL:
                                        0 and not wanted, that is truncated back-propagation */
     float *const  *dmemory;         /* as memory, out; or NULL, as may be each */
@@ -3312,6 +3317,31 @@ static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const s
     return io->rnn_dropout_mask + (l ? io->B * (first + (size_t)(l - 1) * N) : 0);
 }
 
+/* Whether training multiplies the first layer's matrices by the V rows of the embedding, and looks
+   up u, instead of T*B rows of x: where that is fewer, and each row goes there as it is. */
+static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *io, int l)
+{
+    return l == 0 && m->vocab_size && io->tape && m->vocab_size < io->T * io->B && y->norm != 1
+        && !sru__drops_x(y, io) && m->config.arch != SRU_ARCH_SRUPP
+        && !sru__input_first(&m->config);
+}
+
+/* Whether x itself is looked up. */
+static int sru__looks_up_x(const sru_model *m, const sru_io *io)
+{
+    const sru__layer y = sru__layer_at(&m->config, m->type, 0);
+    return m->vocab_size && (y.skip || !sru__by_table(m, &y, io, 0));
+}
+
+/* The embedding's rows as if they were the steps of one sequence. */
+static sru_io sru__table_io(const sru_model *m, const sru_io *io)
+{
+    sru_io table = *io;
+    table.T = m->vocab_size;
+    table.B = 1;
+    return table;
+}
+
 static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
                            int l, size_t T, const float *in, const sru__kept *k)
 {
@@ -3398,13 +3428,29 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
     return status;
 }
 
+/* s->u, of what enters the last product of the V rows. */
+static sru_status sru__look_up_u(sru_context *c, const sru_model *m, const sru_io *io, sru_scan *s,
+                                 const float *a)
+{
+    const size_t n = (size_t)s->K * s->N;
+    float *u = sru__take_floats(c, m->vocab_size * n);
+    sru_status status;
+    if (!u) return sru__no_memory(c);
+    status = c->op->linear_forward(c, u, a, s->w, m->type, NULL, m->vocab_size, n, s->A);
+    s->w = NULL;
+    return status ? status : c->op->embedding_forward(c, s->u, io->tokens, u, io->T * io->B, n,
+                                                      m->vocab_size);
+}
+
 /* T steps of layer l. out may be in where nothing is kept. */
-static sru_status sru__layer_forward(const sru_context *c, const sru_model *m, const sru_io *io,
+static sru_status sru__layer_forward(const sru_context *ctx, const sru_model *m, const sru_io *io,
                                      const sru__layer *y, int l, size_t t0, size_t T,
                                      const float *in, float *out, float *state,
                                      const sru__kept *k)
 {
+    sru_context layer = *ctx, *c = &layer;
     const sru_backend *op = c->op;
+    const int by_table = sru__by_table(m, y, io, l);
     const size_t rows = T * io->B;
     const float *gain = sru__weights(m, &y->slot[SRU__GAIN]);
     const float *shift = sru__weights(m, &y->slot[SRU__SHIFT]);
@@ -3415,8 +3461,12 @@ static sru_status sru__layer_forward(const sru_context *c, const sru_model *m, c
     if (!status && sru__drops_x(y, io))
         status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io, l), y->drop_x,
                              sru__id(l, 0), 0, T, io->B * y->in);
-    if (!status && y->P)
+    if (!status && y->P && by_table) {
+        const sru_io table = sru__table_io(m, io);
+        status = sru__project(c, m, &table, y, l, 0, table.T, m->embedding, state, k);
+    } else if (!status && y->P) {
         status = sru__project(c, m, io, y, l, t0, T, k->a ? k->a : in, state, k);
+    }
     if (!status && k->mask_c)
         status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(l, 1), 0, 1,
                              io->B * y->N);
@@ -3425,7 +3475,8 @@ static sru_status sru__layer_forward(const sru_context *c, const sru_model *m, c
     s.mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
     s.c0 = s.cT = state + (size_t)l * y->N;
     s.h = k->g ? k->g : out;
-    status = op->scan_forward(c, &s);
+    if (by_table) status = sru__look_up_u(c, m, io, &s, y->P ? k->p : m->embedding);
+    if (!status) status = op->scan_forward(c, &s);
     if (!status && y->norm == 2)
         status = op->layernorm_forward(c, out, k->stats, s.h, gain, shift, rows, y->N);
     if (!status && io->tape && y->drop_out > 0)
@@ -3441,6 +3492,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     const sru_config *f;
     sru_status status;
     size_t most;
+    int l;
     if (!m || !io) return SRU__FAIL(c, SRU_EINVAL, "%s: the model or io is NULL", name);
     f = &m->config;
     status = sru__check_config(f, c->error);
@@ -3448,12 +3500,20 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     if ((unsigned)m->type > SRU_F16)
         return SRU__FAIL(c, SRU_EINVAL, "%s: there is no type %u", name, (size_t)m->type);
     most = sru__max((size_t)f->input_size, sru__max((size_t)f->projection_size, sru__width(f)));
+    for (l = 0; l < sru__layers(f); l++)
+        most = sru__max(most, (size_t)f->projection_sizes[l]);
     if (sru__product(6, io->T, io->B, most, (size_t)8, (size_t)sru__layers(f) + 1, sizeof(float))
         == SIZE_MAX)
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u are too large", name, io->T, io->B);
     if (!m->weights) return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no weights", name);
-    if (io->T && io->B && (!io->x || (!io->h && !io->tape)))
-        return SRU__FAIL(c, SRU_EINVAL, "%s: x and h must not be NULL", name);
+    if (m->vocab_size && !m->embedding)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no embedding", name);
+    if (sru__product(4, m->vocab_size, most, (size_t)8, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: vocab_size %u is too large", name, m->vocab_size);
+    if (io->T && io->B && (!(m->vocab_size ? (const void *)io->tokens : (const void *)io->x)
+                           || (!io->h && !io->tape)))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: %s and h must not be NULL", name,
+                         m->vocab_size ? "tokens" : "x");
     if (io->memory_length > SIZE_MAX / 4 || sru__product(6, io->T + io->memory_length, io->B,
                                                          most + 16, (size_t)16,
                                                          (size_t)sru__layers(f) + 1, sizeof(float))
@@ -3482,7 +3542,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     const size_t least = sru__rows(c, m->type), rows = sru__lot(N, least, 4 * least);
     const size_t steps = whole ? io->T : sru__min(io->T, sru__max(1, rows / sru__max(1, B)));
     sru__kept kept[SRU_MAX_LAYERS];
-    float *state = io->state, *tape_state = NULL, *other = NULL;
+    float *state = io->state, *tape_state = NULL, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
     size_t t0, ignored = 0;
     int l;
@@ -3500,12 +3560,19 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         if (!state) return sru__no_memory(c);
         status = c->op->copy(c, state, NULL, B * S * 4);
     }
+    if (sru__looks_up_x(m, io)) {
+        x = sru__take_floats(c, steps * B * wide);
+        if (!x) return sru__no_memory(c);
+    }
     for (t0 = 0; (t0 < io->T || t0 == 0) && !status; t0 += steps) {
         const size_t T = sru__min(steps, io->T - t0);
-        const float *in = io->x ? io->x + t0 * B * wide : NULL;
+        const float *in = x ? x : io->x ? io->x + t0 * B * wide : NULL;
         float *h = io->h ? io->h + t0 * B * N : NULL;
         size_t at = sru__first_bytes(f, m->type);
-        if (first.rows) {
+        if (x)
+            status = c->op->embedding_forward(c, x, io->tokens ? io->tokens + t0 * B : NULL,
+                                              m->embedding, T * B, wide, m->vocab_size);
+        if (first.rows && !status) {
             float *out = io->tape ? kept[0].in : other && L % 2 ? other : h;
             status = c->op->linear_forward(c, out, in, sru__weights(m, &first), m->type, NULL,
                                            T * B, N, wide);
@@ -3592,6 +3659,31 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
     return status;
 }
 
+/* The backward of a layer whose u was looked up: du is summed up for each of the V rows, which then
+   go back through the product, to s->da (V,A) and s->dw. */
+static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model *m,
+                                         const sru_io *io, const sru_scan *layer, const float *a,
+                                         int adds)
+{
+    sru_context c = *ctx;
+    const size_t V = m->vocab_size, n = (size_t)layer->K * layer->N;
+    float *du = sru__take_floats(&c, V * n);
+    sru_scan s = *layer;
+    sru_status status;
+    if (!du) return sru__no_memory(&c);
+    s.w = NULL;
+    s.da = s.dw = NULL;
+    status = c.op->scan_backward(&c, &s);
+    if (!status) status = c.op->copy(&c, du, NULL, V * n * 4);
+    if (!status)
+        status = c.op->embedding_backward(&c, du, s.du, io->tokens, io->T * io->B, n, V);
+    if (!status)
+        status = c.op->linear_backward(&c, layer->da, layer->dw, NULL, du, a,
+                                       (const float *)layer->w, adds ? 1.0f : 0.0f, V, n,
+                                       layer->A);
+    return status;
+}
+
 /* Layer l: from dh, which is overwritten, to dx (NULL: not wanted). */
 static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m, const sru_io *io,
                                       int l, const float *in, const float *c0, float *dx, float *dh,
@@ -3600,7 +3692,9 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     sru_context c = *ctx;
     const sru_backend *op = c.op;
     const sru__layer y = sru__layer_at(&m->config, SRU_PLAIN, l);
-    const size_t T = io->T, rows = T * io->B;
+    const int by_table = sru__by_table(m, &y, io, l);
+    const sru_io table = sru__table_io(m, io), *seen = by_table ? &table : io;
+    const size_t T = io->T, rows = T * io->B, seen_rows = seen->T * seen->B;
     const float *gain = sru__weights(m, &y.slot[SRU__GAIN]);
     const float highway = y.skip ? 1.0f : 0.0f;     /* dx holds its part, to be added to */
     float *dw[SRU__SLOTS], *da = dx;
@@ -3629,15 +3723,18 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     s.dc = io->dstate ? io->dstate + (size_t)l * y.N : NULL;
     s.du = k->u;
     s.dx = y.skip ? dx : NULL;
-    s.da = y.P ? sru__take_floats(&c, rows * y.P) : da;
+    if (by_table) da = io->dembedding;
+    s.da = y.P ? sru__take_floats(&c, seen_rows * y.P) : da;
     if (y.P && !s.da) return sru__no_memory(&c);
     s.dw = dw[SRU__WEIGHT];
     s.dv = m->config.v1 ? NULL : dw[SRU__WEIGHT_C];
     s.dbias = dw[SRU__BIAS];
-    status = op->scan_backward(&c, &s);
+    status = by_table ? sru__by_table_backward(&c, m, io, &s, y.P ? k->p : m->embedding, !y.P)
+                      : op->scan_backward(&c, &s);
     if (!status && y.P)
-        status = sru__project_backward(&c, m, io, &y, l, k->a ? k->a : in, da,
-                                       da == dx ? highway : 0, s.da, dw, k);
+        status = sru__project_backward(&c, m, seen, &y, l, by_table ? m->embedding
+                                       : k->a ? k->a : in, da,
+                                       by_table ? 1 : da == dx ? highway : 0, s.da, dw, k);
     if (!status && da && sru__drops_x(&y, io))
         status = op->dropout(&c, y.norm == 1 ? da : dx, da, sru__mask_x(m, &y, io, l), y.drop_x,
                              sru__id(l, 0), y.norm == 1 ? 0 : highway, T, io->B * y.in);
@@ -3653,11 +3750,12 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     const sru_io *io = ((const sru__call *)args)->io;
     const sru_config *f = &m->config;
     const int L = sru__layers(f);
-    const size_t N = sru__width(f), rows = io->T * io->B;
+    const size_t N = sru__width(f), rows = io->T * io->B, wide = (size_t)f->input_size;
     const sru__slot first = sru__first_slot(f);
     sru__kept kept[SRU_MAX_LAYERS];
     sru_context tape = sru__tape_memory(c, io);
-    float *tape_state = NULL, *d[2] = { NULL, NULL };
+    float *tape_state = NULL, *d[2] = { NULL, NULL }, *looked_up = NULL, *dx = io->dx;
+    const float *x = io->x;
     sru_status status;
     size_t ignored = 0;
     int l;
@@ -3666,17 +3764,29 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     d[0] = sru__take_floats(c, rows * N);
     d[1] = sru__take_floats(c, rows * N);
     if (!d[0] || !d[1]) return sru__no_memory(c);
+    if (m->vocab_size) dx = NULL;
+    if (sru__looks_up_x(m, io)) {
+        x = looked_up = sru__take_floats(c, rows * wide);
+        dx = io->dembedding ? sru__take_floats(c, rows * wide) : NULL;
+        if (!x || (io->dembedding && !dx)) return sru__no_memory(c);
+    }
     status = c->op->copy(c, d[0], io->dh, rows * N * 4);
+    if (looked_up && !status)
+        status = c->op->embedding_forward(c, looked_up, io->tokens, m->embedding, rows, wide,
+                                          m->vocab_size);
     for (l = L - 1; l >= 0 && !status; l--) {
-        float *dx = l > 0 || first.rows ? d[1] : io->dx, *swap = d[0];
-        status = sru__layer_backward(c, m, io, l, kept[l].in ? kept[l].in : io->x, tape_state, dx,
-                                     d[0], &kept[l]);
+        float *swap = d[0];
+        status = sru__layer_backward(c, m, io, l, kept[l].in ? kept[l].in : x, tape_state,
+                                     l > 0 || first.rows ? d[1] : dx, d[0], &kept[l]);
         d[0] = d[1];
         d[1] = swap;
     }
     if (first.rows && !status)
-        status = c->op->linear_backward(c, io->dx, io->grads, NULL, d[0], io->x,
-                                        sru__weights(m, &first), 0, rows, N, first.cols);
+        status = c->op->linear_backward(c, dx, io->grads, NULL, d[0], x, sru__weights(m, &first),
+                                        0, rows, N, wide);
+    if (m->vocab_size && dx && !status)
+        status = c->op->embedding_backward(c, io->dembedding, dx, io->tokens, rows, wide,
+                                           m->vocab_size);
     return status;
 }
 
@@ -3712,9 +3822,11 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
     memset(&io, 0, sizeof io);
     m = *model;
     m.weights = some;
+    m.embedding = (const float *)some;
     io.T = T;
     io.B = B;
     io.x = (const float *)some;
+    io.tokens = (const int32_t *)some;
     io.h = (float *)other;
     c.work_used = 0;
     c.measure = &n->work;
@@ -3728,10 +3840,16 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
         sru__kept kept[SRU_MAX_LAYERS];
         io.tape = some;
         io.dh = (const float *)some;
-        io.dx = io.grads = (float *)some;
+        io.dx = io.dembedding = io.grads = (float *)some;
         c.measure = &n->train_work;
         status = sru_forward(&c, &m, &io);
         if (!status) status = sru_backward(&c, &m, &io);
+        if (!status && m.vocab_size && m.vocab_size < T * B) {   /* fewer steps, not by table */
+            io.T = m.vocab_size / B;
+            status = sru_forward(&c, &m, &io);
+            if (!status) status = sru_backward(&c, &m, &io);
+            io.T = T;
+        }
         c.measure = &n->tape;
         if (!status && !sru__tape(&c, &m, &io, &state, kept)) status = sru__no_memory(&c);
     }
@@ -3838,6 +3956,8 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     status = sru__check_config(&from->config, c.error);
     if (status) return status;
     to->config = from->config;
+    to->embedding = from->embedding;
+    to->vocab_size = from->vocab_size;
     to->weights = weights;
     first = sru__first_slot(&from->config);
     status = c.op->copy(&c, weights, NULL, sru__layer_at(&from->config, to->type,

@@ -177,8 +177,8 @@ static void make_network(bench *c, sru_config config, size_t T, size_t B, int tr
     const size_t D = (size_t)config.hidden_size;
     sru_model plain;
     sru_sizes n;
+    memset(&plain, 0, sizeof plain);
     plain.config = config;
-    plain.type = SRU_PLAIN;
     if (sru_size(&n, &c->ctx, &plain, T, B)) fail(c->ctx.error);
     plain.weights = take(n.weights);
     if (sru_init((float *)plain.weights, &plain.config, 1)) fail("sru_init() failed");

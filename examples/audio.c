@@ -29,7 +29,7 @@ static const sru_io io = { .T = 1, .B = 1, .x = level, .h = gain, .state = state
 
 static int open_gate(void)                  /* once, before the sound starts */
 {
-    sru_model by_hand = { gate.config, SRU_PLAIN, plain };
+    sru_model by_hand = { .config = gate.config, .weights = plain };
     sru_tensor w, v, bias;                  /* (3,N,N), (2,N), (2,N) */
     sru_sizes need, n;
     if (sru_size(&need, &ctx, &by_hand, 1, 1) || need.weights != sizeof plain) return -1;

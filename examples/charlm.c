@@ -136,6 +136,7 @@ static network new_network(const sru_context *ctx, const sru_config *config)
     network net = {0};
     sru_sizes size;
     net.rnn.config = *config;
+    net.rnn.vocab_size = V;
     check(sru_size(&size, ctx, &net.rnn, 1, 1));
     net.E = (size_t)config->input_size;
     net.D = (size_t)config->hidden_size;
@@ -147,6 +148,7 @@ static network new_network(const sru_context *ctx, const sru_config *config)
         net.here = new_parameters(&host, &net);
     }
     net.rnn.weights = net.p.stack;
+    net.rnn.embedding = net.p.embedding;
     net.output = net.p.output;
     return net;
 }
@@ -234,8 +236,7 @@ typedef struct batch {
     size_t   state;             /* floats of io.state */
     int32_t *token, *target;    /* (T,B)   the byte at a place, and the one after it */
     int32_t *tokens, *targets;  /* the same where it is computed with */
-    float   *x, *logits;        /* (T,B,E) (T,B,V) */
-    float   *dx, *dh;           /* (T,B,E) (T,B,D) in training */
+    float   *logits, *dh;       /* (T,B,V) (T,B,D) in training */
     float  **before, **now;     /* L of (T,B,E or D), or NULL: see remember() */
 } batch;
 
@@ -251,11 +252,10 @@ static batch new_batch(const sru_context *ctx, const network *net, size_t T, siz
     b.target = b.token + b.rows;
     b.tokens = (int32_t *)allocate(ctx, b.rows*sizeof(int32_t));
     b.targets = (int32_t *)allocate(ctx, b.rows*sizeof(int32_t));
-    b.x = floats(ctx, b.rows*net->E);
     b.logits = floats(ctx, b.rows*V);
     b.io.T = T;
     b.io.B = B;
-    b.io.x = b.x;
+    b.io.tokens = b.tokens;
     b.io.h = floats(ctx, b.rows*net->D);
     b.io.state = floats(ctx, b.state);
     return b;
@@ -288,7 +288,6 @@ static void remember(batch *b)
 static void predict(const sru_context *ctx, const network *net, batch *b)
 {
     check(ctx->op->copy(ctx, b->tokens, b->token, b->rows*sizeof(int32_t)));
-    check(ctx->op->embedding_forward(ctx, b->x, b->tokens, net->p.embedding, b->rows, net->E, V));
     check(sru_forward(ctx, &net->rnn, &b->io));
     check(ctx->op->linear_forward(ctx, b->logits, b->io.h, net->output, net->rnn.type,
                                   net->p.bias, b->rows, V, net->D));
@@ -425,7 +424,7 @@ static trainer new_trainer(const sru_context *ctx, const options *o)
     check(sru_size(&size, ctx, &t.net.rnn, t.b.io.T + (t.b.now ? t.b.io.T : 0), t.b.io.B));
     t.b.io.tape = allocate(ctx, size.tape);
     t.b.io.grads = t.g.stack;
-    t.b.io.dx = t.b.dx = floats(ctx, t.b.rows*t.net.E);
+    t.b.io.dembedding = t.g.embedding;
     t.b.io.dh = t.b.dh = floats(ctx, t.b.rows*t.net.D);
     t.bits = t.best = 8;            /* of who knows nothing: log2(V) */
     return t;
@@ -445,7 +444,6 @@ static double update(trainer *t, double rate)
     check(op->linear_backward(ctx, b->dh, t->g.output, t->g.bias, b->logits, b->io.h,
                               net->p.output, 0, b->rows, V, net->D));
     check(sru_backward(ctx, &net->rnn, &b->io));
-    check(op->embedding_backward(ctx, t->g.embedding, b->dx, b->tokens, b->rows, net->E, V));
 
     check(op->norm(ctx, &norm, t->g.all, net->n));
     check(op->adamw(ctx, net->p.all, t->m, t->v, t->g.all, norm > CLIP ? CLIP/(float)norm : 1,

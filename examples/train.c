@@ -33,7 +33,7 @@ int main(int argc, char **argv)
     if (stream <= T) return fprintf(stderr, "%s is too short\n", text), 1;
 
     sru_model rnn = { .config = { .input_size = D, .hidden_size = D, .num_layers = 2,
-                                  .highway_bias = -1, .dropout = .05f } };
+                                  .highway_bias = -1, .dropout = .05f }, .vocab_size = V };
     sru_context ctx = { .op = sru_cpu(), .seed = 1 };
     const sru_backend *op = ctx.op;
     sru_sizes n;
@@ -44,34 +44,32 @@ int main(int argc, char **argv)
     const size_t bytes = sizeof(parameters) + n.weights;
     parameters *p = op->alloc(&ctx, bytes), *g = op->alloc(&ctx, bytes);
     float *m = op->alloc(&ctx, bytes), *v = op->alloc(&ctx, bytes);
-    float *x  = op->alloc(&ctx, ROWS*D * 4), *h  = op->alloc(&ctx, ROWS*D * 4);
-    float *dx = op->alloc(&ctx, ROWS*D * 4), *dh = op->alloc(&ctx, ROWS*D * 4);
+    float *h = op->alloc(&ctx, ROWS*D * 4), *dh = op->alloc(&ctx, ROWS*D * 4);
     float *y = op->alloc(&ctx, ROWS*V * 4), *state = op->alloc(&ctx, B * n.state * 4);
     void  *tape = op->alloc(&ctx, n.tape);
-    if (!ctx.work || !p || !g || !m || !v || !x || !h || !dx || !dh || !y || !state || !tape)
+    if (!ctx.work || !p || !g || !m || !v || !h || !dh || !y || !state || !tape)
         return fprintf(stderr, "no memory\n"), 1;
 
     for (int i = 0; i < V*D; i++) p->embedding[i] = (float)(rand() % 2001 - 1000) * 1e-3f;
     sru_init(p->rnn, &rnn.config, 1);
     rnn.weights = p->rnn;
+    rnn.embedding = p->embedding;
 
-    sru_io io = { .T = T, .B = B, .x = x, .h = h, .state = state, .tape = tape,
-                  .dh = dh, .dx = dx, .grads = g->rnn };
+    int32_t token[ROWS], target[ROWS];
+    sru_io io = { .T = T, .B = B, .tokens = token, .h = h, .state = state, .tape = tape,
+                  .dh = dh, .dembedding = g->embedding, .grads = g->rnn };
 
     double sum = 0;
     for (int step = 0; step < STEPS; step++) {
-        int32_t token[ROWS], target[ROWS];
         double loss, norm;
         read_batch(f, stream, step, token, target);
 
-        if (op->embedding_forward (&ctx, x, token, p->embedding, ROWS, D, V) ||
-            sru_forward           (&ctx, &rnn, &io) ||  /* from the state the last step ended in */
-            op->linear_forward    (&ctx, y, h, p->output, SRU_PLAIN, p->bias, ROWS, V, D) ||
-            op->softmax_loss      (&ctx, &loss, y, y, target, 1.f / ROWS, ROWS, V) ||
+        if (sru_forward        (&ctx, &rnn, &io) ||     /* from the state the last step ended in */
+            op->linear_forward (&ctx, y, h, p->output, SRU_PLAIN, p->bias, ROWS, V, D) ||
+            op->softmax_loss   (&ctx, &loss, y, y, target, 1.f / ROWS, ROWS, V) ||
 
-            op->linear_backward   (&ctx, dh, g->output, g->bias, y, h, p->output, 0, ROWS, V, D) ||
-            sru_backward          (&ctx, &rnn, &io) ||
-            op->embedding_backward(&ctx, g->embedding, dx, token, ROWS, D, V)) return 1;
+            op->linear_backward(&ctx, dh, g->output, g->bias, y, h, p->output, 0, ROWS, V, D) ||
+            sru_backward       (&ctx, &rnn, &io)) return 1;
 
         ctx.step++;                                     /* to accumulate gradients, continue here */
         if (op->norm (&ctx, &norm, g->embedding, bytes / 4) ||
@@ -91,7 +89,7 @@ int main(int argc, char **argv)
     if (path && sru_save(path, &rnn, "rnn.", own, 3, error))
         return fprintf(stderr, "%s\n", error), 1;
 
-    void *all[] = { p, g, m, v, x, h, dx, dh, y, state, tape };
+    void *all[] = { p, g, m, v, h, dh, y, state, tape };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) op->release(&ctx, all[i]);
     free(ctx.work), fclose(f);
     return 0;

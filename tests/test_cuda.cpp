@@ -530,17 +530,20 @@ struct network {
     sru_model m;
     sru_io    io;
     sru_sizes need;
-    size_t    T, B, N, n;
-    float    *weights, *grads;
+    size_t    T, B, N, n, inputs;
+    float    *weights, *grads, *dx;
 };
 
-static network make_network(side &s, const sru_config *config, size_t T, size_t B, int tape)
+/* Of x, or of tokens of a vocabulary, one in V + 1 of which has no row in the embedding. */
+static network make_network(side &s, const sru_config *config, size_t T, size_t B, int tape,
+                            size_t vocab = 0)
 {
     network net;
     char error[SRU_ERROR_SIZE];
     sru_status status;
     memset(&net, 0, sizeof net);
     net.m.config = *config;
+    net.m.vocab_size = vocab;
     net.T = T;
     net.B = B;
     net.N = (size_t)config->hidden_size*(config->bidirectional ? 2 : 1);
@@ -555,14 +558,23 @@ static network make_network(side &s, const sru_config *config, size_t T, size_t 
     net.grads = s.put(floats(net.n));
     net.io.T = T;
     net.io.B = B;
-    net.io.x = s.random(T*B*(size_t)config->input_size);
+    net.inputs = (vocab ? vocab : T*B)*(size_t)config->input_size;
+    if (vocab) {
+        std::vector<int32_t> tokens(T*B);
+        for (size_t i = 0; i < T*B; i++) tokens[i] = (int32_t)(test_bits()%(vocab + 1));
+        net.io.tokens = s.put(tokens);
+        net.m.embedding = s.random(net.inputs);
+    } else {
+        net.io.x = s.random(net.inputs);
+    }
     net.io.h = s.blank(T*B*net.N);
     net.io.state = s.put(floats(B*net.need.state));     /* rings must start as zeros */
     if (!config->window) net.io.state = s.random(B*net.need.state, 0.5);
     if (!tape) return net;
     net.io.tape = s.put(std::vector<char>(net.need.tape, (char)0xff));
     net.io.dh = s.random(T*B*net.N);
-    net.io.dx = s.blank(T*B*(size_t)config->input_size);
+    if (vocab) net.io.dembedding = net.dx = s.random(net.inputs);
+    else net.io.dx = net.dx = s.blank(net.inputs);
     net.io.dstate = s.random(B*net.need.state);
     net.io.grads = net.grads;
     return net;
@@ -596,23 +608,25 @@ static sru_config config_of(int kind)
 
 static void test_networks(void)
 {
+    static const size_t vocabularies[] = { 0, 5, 40 };
     for (int kind = 0; kind < 128; kind += brief ? 42 : 9) {
         const sru_config f = config_of(kind);
+        const size_t vocab = vocabularies[kind/(brief ? 42 : 9)%3];
         char what[40];
         sprintf(what, "network %d", kind);
         compare(what, [=](side &s) {
-            network net = make_network(s, &f, 11, 2, 1);
+            network net = make_network(s, &f, 11, 2, 1, vocab);
             const size_t S = net.B*net.need.state;
             s.call([&](const sru_context *c) { return sru_forward(c, &net.m, &net.io); });
             s.call([&](const sru_context *c) { return sru_backward(c, &net.m, &net.io); });
             return results{ {"h", s.get(net.io.h, net.T*net.B*net.N)},
                             {"state", s.get(net.io.state, f.window ? 0 : S)},
-                            {"dx", s.get(net.io.dx, net.T*net.B*(size_t)f.input_size)},
+                            {vocab ? "dembedding" : "dx", s.get(net.dx, net.inputs)},
                             {"dstate", s.get(net.io.dstate, f.window ? 0 : S)},
                             {"grads", s.get(net.grads, net.n)} };
         }, 1e-5);
         compare(what, [=](side &s) {
-            network net = make_network(s, &f, 11, 2, 0);
+            network net = make_network(s, &f, 11, 2, 0, vocab);
             sru_model packed = net.m;
             sru_sizes need;
             packed.type = SRU_F32;

@@ -629,6 +629,135 @@ static void test_masks_given(void)
     }
 }
 
+/* Tokens through an embedding are the rows that they name, whether the network's first product is
+   of the table, as where it has 3 rows, or of the steps; and so are the gradients. SRU++ too. */
+static void test_tokens(void)
+{
+    static const size_t tables[] = {1, 3, 40};
+    sru_config config;
+    int i, j, masks;
+    test_random_state = 13;
+    for (i = 0; i <= VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        const size_t T = 5, B = 4;
+        net n;
+        if (!what) {
+            what = "SRU++";
+            config.arch = SRU_ARCH_SRUPP;
+            config.projection_size = 4;
+            config.num_heads = 2;
+        }
+        n = new_net(&config, 1);
+        for (j = 0; j < 6; j++) {
+            const size_t V = tables[j%3];
+            float *table = test_floats(V*n.I), *dtable = test_floats(V*n.I), *first, *given;
+            int32_t tokens[20];
+            call k = new_call(&n, T, B), rows, looked_up;
+            sru_context c = context(1);
+            sru_sizes size;
+            size_t t, u;
+            double e;
+            test_fill(table, V*n.I, 1);
+            test_fill(dtable, V*n.I, 1);
+            given = copy(dtable, V*n.I);
+            masks = j >= 3;
+            n.m.config = config;
+            if (masks) n.m.config.dropout = n.m.config.rnn_dropout = 0.25f;
+            for (t = 0; t < T*B; t++) {         /* some name no row */
+                tokens[t] = (int32_t)(test_bits()%(V + 2)) - 1;
+                for (u = 0; u < n.I; u++)
+                    k.x[t*n.I + u] = tokens[t] < 0 || tokens[t] >= (int32_t)V ? 0
+                                   : table[(size_t)tokens[t]*n.I + u];
+            }
+            n.m.vocab_size = 0;
+            rows = same_call(&k);
+            train(&n, &rows, 1, what);
+            for (t = 0; t < T*B; t++)
+                for (u = 0; u < n.I && tokens[t] >= 0 && tokens[t] < (int32_t)V; u++)
+                    given[(size_t)tokens[t]*n.I + u] += rows.io.dx[t*n.I + u];
+
+            n.m.vocab_size = V;
+            n.m.embedding = table;
+            k.io.tokens = tokens;
+            k.io.x = NULL;
+            first = copy(dtable, V*n.I);
+            for (c.threads = 1; c.threads <= 3; c.threads += 2) {
+                float *d = copy(first, V*n.I);
+                looked_up = same_call(&k);
+                free(looked_up.io.dx);
+                looked_up.io.dx = NULL;
+                looked_up.io.dembedding = d;
+                train(&n, &looked_up, c.threads, what);
+                CHECK(alike(looked_up.io.h, rows.io.h, k.hs)
+                      && alike(looked_up.io.state, rows.io.state, k.ss),
+                      "%s, %lu rows: tokens give other bits than x", what, (unsigned long)V);
+                e = test_error(d, given, V*n.I);
+                CHECK(e < 3e-6, "%s, %lu rows: dembedding is off by %g", what, (unsigned long)V, e);
+                e = test_error(looked_up.io.grads, rows.io.grads, k.count);
+                CHECK(e < 3e-6, "%s, %lu rows: gradients are off by %g", what, (unsigned long)V, e);
+                e = test_error(looked_up.io.dstate, rows.io.dstate, k.ss);
+                CHECK(e < 3e-6, "%s, %lu rows: dstate is off by %g", what, (unsigned long)V, e);
+                if (c.threads == 1) memcpy(dtable, d, V*n.I*sizeof *d);
+                else CHECK(alike(d, dtable, V*n.I), "%s, %lu rows: other bits with 3 threads",
+                           what, (unsigned long)V);
+                free(d);
+                d = copy(looked_up.io.grads, k.count);
+                end_call(&looked_up, 0);
+
+                looked_up = same_call(&k);          /* without dembedding */
+                train(&n, &looked_up, c.threads, what);
+                CHECK(alike(looked_up.io.grads, d, k.count),
+                      "%s, %lu rows: other gradients without dembedding", what, (unsigned long)V);
+                free(d);
+                end_call(&looked_up, 0);
+            }
+            c.threads = 1;
+            looked_up = same_call(&k);              /* in inference */
+            CHECK(sru_forward(&c, &n.m, &looked_up.io) == SRU_OK, "%s: %s", what, message);
+            CHECK(masks || alike(looked_up.io.h, rows.io.h, k.hs),
+                  "%s, %lu rows: other bits without a tape", what, (unsigned long)V);
+            end_call(&looked_up, 0);
+
+            looked_up = same_call(&k);              /* in the memory that was told, for less too */
+            looked_up.io.dembedding = dtable;
+            free(looked_up.io.state);
+            looked_up.io.state = NULL;
+            CHECK(sru_size(&size, &c, &n.m, T, B) == SRU_OK, "%s: %s", what, message);
+            c.work = test_alloc(size.train_work);
+            c.work_size = size.train_work;
+            looked_up.io.tape = test_alloc(size.tape);
+            for (t = T; t > 0; t--) {
+                looked_up.io.T = t;
+                CHECK(sru_forward(&c, &n.m, &looked_up.io) == SRU_OK
+                      && sru_backward(&c, &n.m, &looked_up.io) == SRU_OK,
+                      "%s, %lu rows, %lu steps: %s", what, (unsigned long)V, (unsigned long)t,
+                      message);
+            }
+            looked_up.io.T = T;
+            free(looked_up.io.tape);
+            free(c.work);
+            looked_up.io.tape = NULL;
+            c.work = test_alloc(size.work);
+            c.work_size = size.work;
+            CHECK(sru_forward(&c, &n.m, &looked_up.io) == SRU_OK, "%s: with %lu bytes as told: %s",
+                  what, (unsigned long)size.work, message);
+            c.work_size--;
+            CHECK(sru_forward(&c, &n.m, &looked_up.io) == SRU_ENOMEM, "%s: %lu bytes are enough",
+                  what, (unsigned long)c.work_size);
+            free(c.work);
+            end_call(&looked_up, 0);
+
+            free(table);
+            free(dtable);
+            free(first);
+            free(given);
+            end_call(&rows, 0);
+            end_call(&k, 1);
+        }
+        free(n.weights);
+    }
+}
+
 /* A sequence trained in two halves, with the state and its gradient handed over, is the whole. */
 static void test_halves(void)
 {
@@ -1149,7 +1278,7 @@ static void test_sizes(void)
     }
 
     /* memory for many steps is enough for fewer */
-    for (i = 0; i < 4*3*2; i++) {
+    for (i = 0; i < 4*3*3; i++) {
         static const int widths[] = {16, 48, 300, 512};
         sru_context c = context(1 + i/4%3);
         sru_sizes few, many;
@@ -1159,7 +1288,9 @@ static void test_sizes(void)
         memset(&few, 0, sizeof few);
         m.config.input_size = m.config.hidden_size = widths[i % 4];
         m.config.num_layers = 2;
-        m.config.bidirectional = i >= 4*3;
+        m.config.bidirectional = i/(4*3) == 1;
+        m.vocab_size = i/(4*3) == 2 ? 200 : 0;
+        if (m.vocab_size) m.config.input_size = 600;
         for (j = 0; j < 2; j++) {
             m.type = types[j];
             for (T = 1; T < 260; T += T < 12 ? 1 : 7, few = many) {
@@ -1292,6 +1423,19 @@ static void test_errors(void)
     io = k.io;
     io.h = NULL;
     expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: h NULL");
+    m = n.m;
+    m.vocab_size = 4;
+    expect(sru_forward(&c, &m, &k.io), SRU_EINVAL, "forward: embedding NULL");
+    m.embedding = k.x;
+    expect(sru_forward(&c, &m, &k.io), SRU_EINVAL, "forward: tokens NULL");
+    m.vocab_size = huge;
+    expect(sru_forward(&c, &m, &k.io), SRU_EINVAL, "forward: vocab_size");
+    expect(sru_size(&size, &c, &m, 1, 1), SRU_EINVAL, "sru_size: vocab_size");
+    m = n.m;
+    m.config.projection_sizes[1] = 1 << 20;
+    m.config.arch = SRU_ARCH_SRU3;
+    expect(sru_size(&size, &c, &m, (size_t)1 << (sizeof(size_t)*8 - 24), 1), SRU_EINVAL,
+           "sru_size: T, one wide projection");
     io = k.io;
     io.T = huge;
     expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: T");
@@ -1637,6 +1781,7 @@ static void test_kernels(void)
     test_gradients();
     test_masks_given();
     test_large();
+    test_tokens();
     test_halves();
     test_bitwise();
     test_masks();
