@@ -18,6 +18,7 @@ VALIDATED = 16384       # characters of a validation, as charlm does it: at most
 VALIDATE = 0.05         # of the time, and after so many characters of training
 BETWEEN = 4*VALIDATED
 PIECE = 64              # batches that are read one after another
+GOLDEN = 0.618034       # of the text lies between one piece and the next
 
 # name, class, units, layers, learning rate: the best found for each at 120 seconds
 NETWORKS = [("nn.LSTM 1 x 256", "lstm", 256, 1, 0.005),
@@ -98,7 +99,7 @@ def places(n, step):
     """Where the streams read n characters in this step, as charlm's next_batch() has it."""
     batches = min(PIECE, n//(LENGTH*BATCH))
     pieces = n//(LENGTH*batches)
-    stride = pieces*5//8 + 1
+    stride = 1 + int(GOLDEN*pieces)
     while math.gcd(stride, pieces) > 1:
         stride += 1
     turn = step//batches*BATCH + torch.arange(BATCH)

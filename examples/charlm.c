@@ -27,6 +27,7 @@ enum {
     VALIDATED = 16384,      /* characters of a validation during training, at most once after */
     BETWEEN = 4*VALIDATED   /* so many to train on, which take 12 times as long: 8 % of the time */
 };
+static const double GOLDEN = 0.618034;
 static const double VALIDATE = 0.05;        /* and at most once in this share of the training */
 static const int FARTHER = 4;               /* the window of evaluation is so many of training's */
 static const float WARM_UP = 0.05f;         /* share of the training in which the rate rises */
@@ -350,13 +351,13 @@ static corpus read_corpus(const char *path)
 static size_t common_divisor(size_t a, size_t b) { return b ? common_divisor(b, a%b) : a; }
 
 /* Each of B streams reads pieces of up to PIECE batches, and its state goes on from batch to batch.
-   The order of the pieces is spread over the text, so that the end of a training, with its low
-   rates, has seen all of it alike; with each pass over the text the pieces' borders move. */
+   One piece lies a golden section of the text behind the other, so that any number of them in a row
+   is spread evenly over it; with each pass over the text the pieces' borders move. */
 static void next_batch(batch *b, const corpus *text, size_t step)
 {
     const size_t n = text->trains, T = b->io.T, B = b->io.B;
     const size_t batches = n/(T*B) < PIECE ? n/(T*B) : PIECE, pieces = n/(T*batches);
-    size_t stride = pieces*5/8 + 1, t, s;
+    size_t stride = 1 + (size_t)(GOLDEN*(double)pieces), t, s;
     while (common_divisor(stride, pieces) > 1) stride++;
     for (s = 0; s < B; s++) {
         const size_t turn = step/batches*B + s, piece = turn%pieces*stride%pieces;
