@@ -3586,7 +3586,9 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             if (!io->tape && !sru__keep(&layer, &y, io, T * B, l, f, &kept[l]))
                 return sru__no_memory(c);
             if (io->saved && io->saved[l])
-                status = c->op->copy(c, io->saved[l] + t0 * B * y.in, in, T * B * y.in * 4);
+                status = in ? c->op->copy(c, io->saved[l] + t0 * B * y.in, in, T * B * y.in * 4)
+                       : c->op->embedding_forward(c, io->saved[l], io->tokens, m->embedding,
+                                                  io->T * B, y.in, m->vocab_size);
             if (status) break;
             status = sru__layer_forward(&layer, m, io, &y, l, t0, T, in, out, state, &kept[l]);
             in = out;

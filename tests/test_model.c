@@ -655,6 +655,8 @@ static void test_tokens(void)
             call k = new_call(&n, T, B), rows, looked_up;
             sru_context c = context(1);
             sru_sizes size;
+            float *saved[SRU_MAX_LAYERS] = {NULL}, *other[SRU_MAX_LAYERS] = {NULL};
+            const size_t wide = T*B*(n.I > n.N ? n.I : n.N);
             size_t t, u;
             double e;
             test_fill(table, V*n.I, 1);
@@ -671,6 +673,8 @@ static void test_tokens(void)
             }
             n.m.vocab_size = 0;
             rows = same_call(&k);
+            rows.io.saved = saved;
+            saved[0] = test_floats(wide);
             train(&n, &rows, 1, what);
             for (t = 0; t < T*B; t++)
                 for (u = 0; u < n.I && tokens[t] >= 0 && tokens[t] < (int32_t)V; u++)
@@ -720,6 +724,8 @@ static void test_tokens(void)
 
             looked_up = same_call(&k);              /* in the memory that was told, for less too */
             looked_up.io.dembedding = dtable;
+            looked_up.io.saved = other;
+            other[0] = test_floats(wide);
             free(looked_up.io.state);
             looked_up.io.state = NULL;
             CHECK(sru_size(&size, &c, &n.m, T, B) == SRU_OK, "%s: %s", what, message);
@@ -733,6 +739,11 @@ static void test_tokens(void)
                       "%s, %lu rows, %lu steps: %s", what, (unsigned long)V, (unsigned long)t,
                       message);
             }
+            CHECK(alike(saved[0], other[0], wide), "%s, %lu rows: other inputs saved than with x",
+                  what, (unsigned long)V);
+            free(saved[0]);
+            free(other[0]);
+            looked_up.io.saved = NULL;
             looked_up.io.T = T;
             free(looked_up.io.tape);
             free(c.work);
