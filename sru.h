@@ -807,6 +807,7 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 #define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
 #define SRU__DEPTH 1024     /* of a product's k at a time */
 #define SRU__STRIDE 32      /* of k between two fetches of what comes next */
+#define SRU__PAGE  64       /* of k, whose rows of a panel fill a page of memory */
 #define SRU__CACHE 262144   /* floats that the second-level cache is thought to hold */
 #define SRU__KEYS  64       /* keys that attention takes at a time, and queries */
 #define SRU__HIDDEN -1e30f  /* a score that does not count; nor does a lower one */
@@ -1213,10 +1214,11 @@ static size_t sru__lot(size_t k, size_t least, size_t most)
     return sru__min(most, sru__max(least, SRU__CACHE / 2 / sru__max(1, k)));
 }
 
-/* Whether panels are read where they lie, and the cache cannot hold all. */
-static int sru__far(sru_type type, size_t n, size_t k)
+/* Whether panels are read where they lie, and the second-level cache cannot hold all. A single row
+   is soon done with them: only where they are still further away is fetching worth its while. */
+static int sru__far(sru_type type, size_t rows, size_t n, size_t k)
 {
-    return (type == SRU_F32 || type == SRU_PLAIN) && n * k > SRU__CACHE;
+    return (type == SRU_F32 || type == SRU_PLAIN) && n * k > (rows > 1 ? 1 : 4) * SRU__CACHE;
 }
 
 /* While a product's strips are multiplied by `count` panels, those that come next are fetched into
@@ -1392,7 +1394,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
                 next[j] = (uintptr_t)b[j] + whole * SRU__PANEL * g->k * sizeof(float);
             }
         }
-        if (!sru__far(g->type, g->nc, g->k)) next[0] = 0;
+        if (!sru__far(g->type, g->m, g->nc, g->k)) next[0] = 0;
         if (own && lot != last_lot) sru__gemm_strips(g, m0, m, own);
         last = group;
         last_lot = lot;
@@ -1669,7 +1671,7 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
     const int line = rows == 1 && s->type != SRU_PLAIN && u_plane == wide;
     const size_t all = line ? K * wide : n, plane = line ? SRU__PANEL : u_plane;
     const int strips = r->strips[dir] != NULL;
-    const int far = rows > 1 && sru__far(s->type, K * s->N, A);
+    const int far = sru__far(s->type, rows, K * s->N, A);
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE];
     const void *packed[SRU__LINE];
@@ -5207,6 +5209,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__DEPTH
 #undef SRU__CACHE
 #undef SRU__STRIDE
+#undef SRU__PAGE
 #undef SRU__KEYS
 #undef SRU__HIDDEN
 #undef SRU__X86
@@ -5427,7 +5430,8 @@ SRU__INLINE sru__vec sru__root(sru__vec x)
    exist, and the others are taken for the last. b[j] is a panel of k rows of 16. Each element of C
    is one chain of sums, k ascending, taken up from C itself: however the work is cut, the bits are
    the same. Panels of C are `plane` floats apart. From address `ahead` on, if not 0, a quarter
-   of a panel is fetched into the cache. */
+   of a panel is fetched into the cache. One row alone has no time for that: it fetches where its
+   own panels enter a page, from which on the processor foresees the rest. */
 SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const float *a,
                                size_t row, size_t col, const float *const *b, float *c, size_t ldc,
                                size_t plane, int add, int mr, uintptr_t ahead)
@@ -5435,7 +5439,7 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
     sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
     const float *bp[SRU__MOST], *quad[(SRU__MR + 3) / 4];
-    const size_t stride = ahead ? SRU__STRIDE : k;
+    const size_t stride = !ahead ? k : rows > 1 ? SRU__STRIDE : SRU__PAGE;
     size_t at[SRU__MR], p, end;
     int i, j;
     SRU__EACH(j, panels, SRU__MOST) bp[j] = b[j];
@@ -5451,10 +5455,15 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
     }
     if (!ahead) ahead = (uintptr_t)b[0];
     for (p = 0; p < k; ahead += SRU__STRIDE * SRU__PANEL) {
-        end = rows > 1 ? sru__min(k, p + stride) : k;
+        end = sru__min(k, p + stride);
         SRU__UNROLL
         for (i = 0; i < SRU__STRIDE * SRU__PANEL; i += 64)
             if (rows > 1) SRU__PREFETCH(ahead + (unsigned)i);
+        if (rows == 1 && end < k) {
+            SRU__EACH(j, panels, SRU__MOST)
+                for (i = 0; i < 256; i += 64)
+                    SRU__PREFETCH((uintptr_t)(bp[j] + end * SRU__PANEL) + (unsigned)i);
+        }
         SRU__UNROLL_4               /* or counting takes up to a tenth of the time */
         for (; p < end; p++) {
             SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
@@ -5510,7 +5519,8 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
 }
 
 /* A strip of `width` rows, SRU__MR, SRU__MR/2 or 1, times any number of panels, while a quarter of
-   a panel is fetched from address `ahead`, or 0. One row alone has its values side by side. */
+   a panel is fetched from address `ahead`, or 0; see above. One row alone has its values side by
+   side. */
 static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                              int add, int mr, int nr, uintptr_t ahead)
@@ -5526,7 +5536,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * plane) * 4);
 #define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr, ahead)
-#define SRU__ROW_TILE(N) SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr, 0)
+#define SRU__ROW_TILE(N) SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr, ahead)
         if (width == SRU__MR) {
             if (n == 1) SRU__TILE(SRU__MR, 1);
 #if SRU__NP >= 2
@@ -5551,7 +5561,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         b += n;
         c += (size_t)n * plane;
         panels -= n;
-        ahead = 0;
+        if (width > 1) ahead = 0;
     }
 }
 
