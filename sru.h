@@ -270,8 +270,8 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, 
 /* Tensor i of SRU_PLAIN weights, or of gradients laid out like them; 0 past the last. */
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
-/* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own. An
-   older file stays whole until the new one is complete. */
+/* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
+   its embedding is. An older file stays whole until the new one is complete. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
                            const sru_tensor *own, int n, char *error);
