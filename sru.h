@@ -664,10 +664,8 @@ static float sru__uniform(uint64_t key, uint64_t i)
    caller's context, so that whatever it took is free again when it returns. */
 static void *sru__take(sru_context *c, size_t count, size_t size)
 {
-    const size_t n = sru__product(2, count, size);
-    size_t start;
-    if (n == SIZE_MAX || c->work_used > SIZE_MAX / 2) return NULL;
-    start = c->work_used;
+    const size_t n = count * size, start = c->work_used;
+    if (count > SIZE_MAX / 4 / size || c->work_used > SIZE_MAX / 2) return NULL;
     c->work_used += (n + 63) / 64 * 64;
     if (c->measure) {
         *c->measure = sru__max(*c->measure, c->work_used + 63);
@@ -2988,11 +2986,11 @@ enum {
 
 typedef struct sru__slot {
     const char *name;           /* behind "rnn_lst.I." */
-    int matrix;                 /* 1, or 0: a vector of `rows` values */
     size_t rows, cols;          /* rows 0: the layer has none */
+    size_t at;                  /* bytes from the start of the weights */
     size_t interleave;          /* matrices whose rows the reference interleaves, or 0 */
     int transpose;              /* the reference stores it transposed */
-    size_t at;                  /* bytes from the start of the weights */
+    int matrix;                 /* 1, or 0: a vector of `rows` values */
 } sru__slot;
 
 typedef struct sru__layer {
@@ -3057,62 +3055,60 @@ static size_t sru__groups(const sru__layer *y, int slot)
 }
 
 /* Layer l, whose weights, in the form `type`, start after `at` bytes: the one list of tensors. */
-static sru__layer sru__layer_from(const sru_config *f, sru_type type, int l, size_t at)
+static void sru__layer_from(sru__layer *y, const sru_config *f, sru_type type, int l, size_t at)
 {
-    sru__layer y;
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
     const int every = f->attention_every_n_layers ? f->attention_every_n_layers : 1;
     int i;
-    memset(&y, 0, sizeof y);
-    y.end = at;
-    y.D = (size_t)f->hidden_size;
-    y.N = sru__width(f);
-    y.in = l > 0 || sru__input_first(f) ? y.N : (size_t)f->input_size;
-    y.K = !f->no_skip_term && y.in != y.N ? 4 : 3;
-    y.skip = y.K == 3 && !f->no_skip_term;
-    y.P = (size_t)(f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size);
-    if (old && (y.P >= y.in || y.P >= y.N)) y.P = 0;        /* as 2.x decides */
-    y.norm = !f->layer_norm ? 0 : f->normalize_after ? 2 : 1;
-    y.scale_x = 1;
+    memset(y, 0, sizeof *y);
+    y->end = at;
+    y->D = (size_t)f->hidden_size;
+    y->N = sru__width(f);
+    y->in = l > 0 || sru__input_first(f) ? y->N : (size_t)f->input_size;
+    y->K = !f->no_skip_term && y->in != y->N ? 4 : 3;
+    y->skip = y->K == 3 && !f->no_skip_term;
+    y->P = (size_t)(f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size);
+    if (old && (y->P >= y->in || y->P >= y->N)) y->P = 0;      /* as 2.x decides */
+    y->norm = !f->layer_norm ? 0 : f->normalize_after ? 2 : 1;
+    y->scale_x = 1;
     if (f->rescale && !f->no_skip_term)
-        y.scale_x = (float)sru__dsqrt(1 + 2 * sru__dexp((double)f->highway_bias));
-    y.drop_x = f->rnn_dropout;
-    y.drop_c = l + 1 < sru__layers(f) ? f->dropout : 0;
-    y.drop_out = l + 1 < sru__layers(f) ? f->layer_dropout : 0;
-    y.drop_p = plus ? f->dropout : 0;
-    y.attention = plus && (f->attention_last_n_layers
-                           ? sru__layers(f) - l <= f->attention_last_n_layers
-                           : (l + 1) % every == 0);
-    y.projected_norm = plus && !f->no_attn_layer_norm;
+        y->scale_x = (float)sru__dsqrt(1 + 2 * sru__dexp((double)f->highway_bias));
+    y->drop_x = f->rnn_dropout;
+    y->drop_c = l + 1 < sru__layers(f) ? f->dropout : 0;
+    y->drop_out = l + 1 < sru__layers(f) ? f->layer_dropout : 0;
+    y->drop_p = plus ? f->dropout : 0;
+    y->attention = plus && (f->attention_last_n_layers
+                            ? sru__layers(f) - l <= f->attention_last_n_layers
+                            : (l + 1) % every == 0);
+    y->projected_norm = plus && !f->no_attn_layer_norm;
 
-    if (y.P)
-        sru__put_slot(&y, SRU__PROJECTION, old ? "weight_proj" : plus
-                      ? "transform_module.linear1.weight" : "transform_module.0.weight", y.P, y.in,
-                      0, old);
-    if (y.attention) {
-        sru__put_slot(&y, SRU__KEYS_VALUES, "transform_module.linear2.weight", 2 * y.P, y.P, 0, 0);
-        sru__put_slot(&y, SRU__ALPHA, "transform_module.alpha", 1, 1, 0, 0);
+    if (y->P)
+        sru__put_slot(y, SRU__PROJECTION, old ? "weight_proj" : plus
+                      ? "transform_module.linear1.weight" : "transform_module.0.weight", y->P,
+                      y->in, 0, old);
+    if (y->attention) {
+        sru__put_slot(y, SRU__KEYS_VALUES, "transform_module.linear2.weight", 2 * y->P, y->P, 0, 0);
+        sru__put_slot(y, SRU__ALPHA, "transform_module.alpha", 1, 1, 0, 0);
     }
-    sru__put_slot(&y, SRU__WEIGHT, old ? "weight" : y.attention ? "transform_module.linear3.weight"
-                  : plus ? "transform_module.linear2.weight" : y.P ? "transform_module.1.weight"
-                  : "transform_module.weight", y.K * y.N, y.P ? y.P : y.in, y.K, old);
-    if (y.projected_norm) {
-        sru__put_slot(&y, SRU__PROJECTED_GAIN, "transform_module.layer_norm.weight", y.P, 1, 0, 0);
-        sru__put_slot(&y, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y.P, 1, 0, 0);
+    sru__put_slot(y, SRU__WEIGHT, old ? "weight" : y->attention ? "transform_module.linear3.weight"
+                  : plus ? "transform_module.linear2.weight" : y->P ? "transform_module.1.weight"
+                  : "transform_module.weight", y->K * y->N, y->P ? y->P : y->in, y->K, old);
+    if (y->projected_norm) {
+        sru__put_slot(y, SRU__PROJECTED_GAIN, "transform_module.layer_norm.weight", y->P, 1, 0, 0);
+        sru__put_slot(y, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y->P, 1, 0, 0);
     }
-    sru__put_slot(&y, SRU__WEIGHT_C, "weight_c", 2 * y.N, 1, 0, 0);
-    sru__put_slot(&y, SRU__BIAS, "bias", 2 * y.N, 1, 0, 0);
-    if (y.norm) {
-        sru__put_slot(&y, SRU__GAIN, "layer_norm.weight", y.norm == 1 ? y.in : y.N, 1, 0, 0);
-        sru__put_slot(&y, SRU__SHIFT, "layer_norm.bias", y.norm == 1 ? y.in : y.N, 1, 0, 0);
+    sru__put_slot(y, SRU__WEIGHT_C, "weight_c", 2 * y->N, 1, 0, 0);
+    sru__put_slot(y, SRU__BIAS, "bias", 2 * y->N, 1, 0, 0);
+    if (y->norm) {
+        sru__put_slot(y, SRU__GAIN, "layer_norm.weight", y->norm == 1 ? y->in : y->N, 1, 0, 0);
+        sru__put_slot(y, SRU__SHIFT, "layer_norm.bias", y->norm == 1 ? y->in : y->N, 1, 0, 0);
     }
     for (i = 0; i < SRU__SLOTS; i++) {
-        y.slot[i].at = y.end;
-        if (y.slot[i].rows)
-            y.end += sru__tensor_bytes(type, sru__groups(&y, i), y.slot[i].rows, y.slot[i].cols,
-                                       y.slot[i].matrix);
+        y->slot[i].at = y->end;
+        if (y->slot[i].rows)
+            y->end += sru__tensor_bytes(type, sru__groups(y, i), y->slot[i].rows, y->slot[i].cols,
+                                        y->slot[i].matrix);
     }
-    return y;
 }
 
 static size_t sru__first_bytes(const sru_config *f, sru_type type)
@@ -3123,9 +3119,10 @@ static size_t sru__first_bytes(const sru_config *f, sru_type type)
 
 static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
 {
-    sru__layer y = sru__layer_from(f, type, 0, sru__first_bytes(f, type));
+    sru__layer y;
     int i;
-    for (i = 1; i <= l; i++) y = sru__layer_from(f, type, i, y.end);
+    y.end = sru__first_bytes(f, type);
+    for (i = 0; i <= l; i++) sru__layer_from(&y, f, type, i, y.end);
     return y;
 }
 
@@ -3187,7 +3184,8 @@ static size_t sru__state_at(const sru_config *f, int l)
     size_t n = (size_t)sru__layers(f) * sru__width(f);
     int i;
     for (i = 0; i < l && f->window && f->arch == SRU_ARCH_SRUPP; i++) {
-        const sru__layer y = sru__layer_from(f, SRU_PLAIN, i, 0);
+        sru__layer y;
+        sru__layer_from(&y, f, SRU_PLAIN, i, 0);
         if (y.attention) n += sru__ring_floats((size_t)f->window, y.P, sru__heads(f));
     }
     return n;
@@ -3274,7 +3272,8 @@ static int sru__tape(sru_context *tape, const sru_model *m, const sru_io *io, fl
     *state = sru__take_floats(tape, io->B * sru__state_floats(f));
     ok = *state != NULL;
     for (l = 0; l < sru__layers(f) && ok; l++) {
-        const sru__layer y = sru__layer_from(f, m->type, l, 0);
+        sru__layer y;
+        sru__layer_from(&y, f, m->type, l, 0);
         ok = sru__keep(tape, &y, io, io->T * io->B, l, f, &kept[l]);
     }
     return ok;
@@ -3331,8 +3330,10 @@ static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *
 /* Whether x itself is looked up. */
 static int sru__looks_up_x(const sru_model *m, const sru_io *io)
 {
-    const sru__layer y = sru__layer_at(&m->config, m->type, 0);
-    return m->vocab_size && (y.skip || !sru__by_table(m, &y, io, 0));
+    sru__layer y;
+    if (!m->vocab_size) return 0;
+    y = sru__layer_at(&m->config, m->type, 0);
+    return y.skip || !sru__by_table(m, &y, io, 0);
 }
 
 /* The embedding's rows as if they were the steps of one sequence. */
@@ -3504,24 +3505,20 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     most = sru__max((size_t)f->input_size, sru__max((size_t)f->projection_size, sru__width(f)));
     for (l = 0; l < sru__layers(f); l++)
         most = sru__max(most, (size_t)f->projection_sizes[l]);
-    if (sru__product(6, io->T, io->B, most, (size_t)8, (size_t)sru__layers(f) + 1, sizeof(float))
-        == SIZE_MAX)
-        return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u are too large", name, io->T, io->B);
+    if (io->T > SIZE_MAX / 4 || io->memory_length > SIZE_MAX / 4
+        || sru__product(6, io->T + io->memory_length, io->B, most + 16, (size_t)16,
+                        (size_t)sru__layers(f) + 1, sizeof(float)) == SIZE_MAX)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, memory_length %u are too large", name,
+                         io->T, io->B, io->memory_length);
     if (!m->weights) return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no weights", name);
     if (m->vocab_size && !m->embedding)
         return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no embedding", name);
-    if (sru__product(4, m->vocab_size, most, (size_t)8, sizeof(float)) == SIZE_MAX)
+    if (m->vocab_size && sru__product(4, m->vocab_size, most, (size_t)8, sizeof(float)) == SIZE_MAX)
         return SRU__FAIL(c, SRU_EINVAL, "%s: vocab_size %u is too large", name, m->vocab_size);
     if (io->T && io->B && (!(m->vocab_size ? (const void *)io->tokens : (const void *)io->x)
                            || (!io->h && !io->tape)))
         return SRU__FAIL(c, SRU_EINVAL, "%s: %s and h must not be NULL", name,
                          m->vocab_size ? "tokens" : "x");
-    if (io->memory_length > SIZE_MAX / 4 || sru__product(6, io->T + io->memory_length, io->B,
-                                                         most + 16, (size_t)16,
-                                                         (size_t)sru__layers(f) + 1, sizeof(float))
-        == SIZE_MAX)
-        return SRU__FAIL(c, SRU_EINVAL, "%s: memory_length %u is too large", name,
-                         io->memory_length);
     if (io->tape && m->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "%s: with a tape, weights must be SRU_PLAIN", name);
     return SRU_OK;
@@ -3581,10 +3578,11 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             in = out;
         }
         for (l = 0; l < L && !status; l++) {
-            const sru__layer y = sru__layer_from(f, m->type, l, at);
             sru_context layer = *c;
+            sru__layer y;
             float *out = l + 1 == L ? h : io->tape ? kept[l + 1].in
                        : other && (L - 1 - l) % 2 ? other : h;
+            sru__layer_from(&y, f, m->type, l, at);
             if (!io->tape && !sru__keep(&layer, &y, io, T * B, l, f, &kept[l]))
                 return sru__no_memory(c);
             if (io->saved && io->saved[l])
