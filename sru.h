@@ -1235,7 +1235,7 @@ static uintptr_t sru__ahead(const uintptr_t *next, size_t count, size_t strip, s
 static int sru__strip_width(const sru__kernels *kern, size_t left)
 {
     const size_t full = (size_t)kern->rows, half = (full + 1) / 2;
-    return (int)(left == 1 ? 1 : left <= half ? half : full);
+    return (int)(left <= 2 ? sru__min(left, full) : left <= half ? half : full);
 }
 
 /* Strips of A's rows and panels of B's columns: out[p*width + i] = a[i*row + p*col] for i < n, and
@@ -5223,8 +5223,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 /* =================================================================================================
    Kernels: arithmetic on one thread, written once, compiled for each instruction set in vectors of
    its own width. In: SRU__ISA, its name; SRU__W, floats in a vector (1: plain C); SRU__MR rows and
-   SRU__NP panels of a full tile of the product, SRU__NP_HALF panels of a tile of SRU__MR/2 rows,
-   SRU__NP_ONE of a tile of one row: as many as the registers hold. */
+   SRU__NP panels of a full tile of the product, SRU__NP_HALF panels of a tile of SRU__MR/2 rows or
+   2, SRU__NP_ONE of a tile of one row: as many as the registers hold. */
 
 #define SRU__GLUE_(a, b) a##b
 #define SRU__GLUE(a, b)  SRU__GLUE_(a, b)
@@ -5516,8 +5516,8 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
                    t + (size_t)i * ldt + j * SRU__PANEL, bytes);
 }
 
-/* A strip of `width` rows, SRU__MR, SRU__MR/2 or 1, times any number of panels, while a quarter of
-   a panel is fetched from address `ahead`, or 0; see above. One row alone has its values side by
+/* A strip of `width` rows, SRU__MR, SRU__MR/2, 2 or 1, times any number of panels, while a quarter
+   of a panel is fetched from address `ahead`, or 0; see above. One row alone has its values side by
    side. */
 static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
@@ -5535,25 +5535,16 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * plane) * 4);
 #define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr, ahead)
 #define SRU__ROW_TILE(N) SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr, ahead)
-        if (width == SRU__MR) {
-            if (n == 1) SRU__TILE(SRU__MR, 1);
-#if SRU__NP >= 2
-            else if (n == 2) SRU__TILE(SRU__MR, 2);
+#define SRU__TILES(R, MOST) \
+        ((MOST) >= 3 && n == 3 ? SRU__TILE(R, (MOST) >= 3 ? 3 : 1) \
+         : (MOST) >= 2 && n == 2 ? SRU__TILE(R, (MOST) >= 2 ? 2 : 1) : SRU__TILE(R, 1))
+        if (width == SRU__MR) SRU__TILES(SRU__MR, SRU__NP);
+        else if (width == 1) SRU__LINES(SRU__ROW_TILE);
+#if SRU__MR > 2
+        else if (width == 2) SRU__TILES(2, SRU__NP_HALF);
+        else SRU__TILES(SRU__MR / 2, SRU__NP_HALF);
 #endif
-#if SRU__NP >= 3
-            else SRU__TILE(SRU__MR, 3);
-#endif
-        } else if (width == 1) {
-            SRU__LINES(SRU__ROW_TILE);
-        } else {
-            if (n == 1) SRU__TILE((SRU__MR + 1) / 2, 1);
-#if SRU__NP_HALF >= 2
-            else if (n == 2) SRU__TILE((SRU__MR + 1) / 2, 2);
-#endif
-#if SRU__NP_HALF >= 3
-            else SRU__TILE((SRU__MR + 1) / 2, 3);
-#endif
-        }
+#undef SRU__TILES
 #undef SRU__TILE
 #undef SRU__ROW_TILE
         b += n;
