@@ -838,7 +838,7 @@ typedef struct sru__kernels {
                     int mr, int nr, uintptr_t ahead);
     void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
     void (*row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
-                float *c, size_t plane, int nr);
+                float *c, size_t plane, int add, int nr);
     void (*scan_forward)(const sru__scan_job *);
     void (*attend)(float *s, size_t n, float *most, float *total, float *sums, size_t wide);
     float (*attended)(float *o, float *a, const float *q, const float *sums, const float *total,
@@ -1219,6 +1219,13 @@ static int sru__far(sru_type type, size_t rows, size_t n, size_t k)
     return (type == SRU_F32 || type == SRU_PLAIN) && n * k > (rows > 1 ? 1 : 4) * SRU__CACHE;
 }
 
+/* Whether rows are multiplied one by one, by weights unpacked each time on the way: of so few it
+   takes less than to unpack into memory, from which a tile would read. */
+static int sru__singly(sru_type type, size_t rows)
+{
+    return rows <= (type == SRU_BF16 ? 6 : type == SRU_Q8 ? 3 : 0);
+}
+
 /* While a product's strips are multiplied by `count` panels, those that come next are fetched into
    the cache: 12 strips fetch all of 3 panels, a quarter of one each. These are addresses, for no
    panel is behind the last; next[0] is 0 where panels are not far away. */
@@ -1355,7 +1362,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
     const size_t full = (size_t)g->kern->rows;
-    float *scratch = g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc;
+    float *scratch = g->panels ? g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc : NULL;
     float *own = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
     size_t task, last_lot = SIZE_MAX, last = SIZE_MAX;
     const float *b[SRU__LINE];
@@ -1368,17 +1375,21 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         const size_t j0 = sru__group_start(g, group), wide = sru__group_start(g, group + 1) - j0;
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
         const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0;
-        size_t j, strip;
-        if (g->m == 1 && !g->add && (g->type == SRU_BF16 || g->type == SRU_Q8)) {
+        size_t i, j, strip;
+        if (sru__singly(g->type, g->m)) {
             for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
                 packed[j] = (const char *)g->b
                           + (j0 / SRU__PANEL + j) * sru__packed_panel(g->type, g->k);
-            if (whole)
-                g->kern->row(g->k, a, packed, (int)whole, g->type, g->c + j0, SRU__PANEL,
-                             SRU__PANEL);
-            if (rest)
-                g->kern->row(g->k, a, packed + whole, 1, g->type,
-                             g->c + j0 + whole * SRU__PANEL, SRU__PANEL, (int)rest);
+            for (i = strips * cut / g->cuts * full;
+                 i < sru__min(strips * (cut + 1) / g->cuts * full, m); i++) {
+                float *c = g->c + (m0 + i) * g->ldc + j0;
+                if (whole)
+                    g->kern->row(g->k, a + i * g->a_row, packed, (int)whole, g->type, c, SRU__PANEL,
+                                 g->add, SRU__PANEL);
+                if (rest)
+                    g->kern->row(g->k, a + i * g->a_row, packed + whole, 1, g->type,
+                                 c + whole * SRU__PANEL, SRU__PANEL, g->add, (int)rest);
+            }
             continue;
         }
         for (j = 0; j < sru__ceil(wide, SRU__PANEL) && group != last; j++) {
@@ -1388,7 +1399,8 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             } else {
                 b[j] = sru__panel(g->kern, (const char *)g->b + (j0 / SRU__PANEL + j)
                                       * sru__packed_panel(g->type, g->k),
-                                  g->type, g->p0, g->kc, scratch + j * SRU__PANEL * g->kc);
+                                  g->type, g->p0, g->kc,
+                                  scratch ? scratch + j * SRU__PANEL * g->kc : NULL);
                 next[j] = (uintptr_t)b[j] + whole * SRU__PANEL * g->k * sizeof(float);
             }
         }
@@ -1397,8 +1409,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         last = group;
         last_lot = lot;
         for (strip = strips * cut / g->cuts; strip < strips * (cut + 1) / g->cuts; strip++) {
-            const size_t i = strip * full;
-            const int width = sru__strip_width(g->kern, m - i);
+            const int width = sru__strip_width(g->kern, m - (i = strip * full));
             const int mr = (int)sru__min(full, m - i), add = g->add || g->p0 > 0;
             const size_t row = g->strips ? 1 : g->a_row, col = g->strips ? (size_t)width : 1;
             const float *ai = a + i * (g->strips ? g->kc : row);
@@ -1424,7 +1435,8 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const sru__kernels *kern = sru__kern(c);
     const size_t full = (size_t)kern->rows;
     const int packs = g.a_col != 1, plain = g.type == SRU_PLAIN;
-    const size_t most_k = g.m == 1 && !plain ? g.k : sru__min(g.k, SRU__DEPTH);
+    const int singly = sru__singly(g.type, g.m), unpacks = !singly && !plain && g.type != SRU_F32;
+    const size_t most_k = (g.m == 1 && !plain) || singly ? g.k : sru__min(g.k, SRU__DEPTH);
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most_k, 128, 512);
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
@@ -1435,15 +1447,17 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     /* plain weights are packed here, 4 MB of them at a time */
     const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most_k) / wide) * wide;
     const size_t most_n = plain ? sru__min(fit, panels * SRU__PANEL) : g.n;
+    /* never less for a larger product, so that memory for many steps does for fewer */
+    const size_t all = sru__min(sru__max(4 * SRU__CACHE, wide * most_k),
+                                panels * SRU__PANEL * most_k);
     size_t i;
     g.kern = kern;
     g.group = group;
-    /* never less for a larger product, so that memory for many steps does for fewer */
     g.strips_size = sru__min(strips * full * most_k,
                              sru__max(SRU__CACHE / 2, 128 * most_k) + full * most_k);
     g.strips = packs ? sru__take_floats(c, team * g.strips_size) : NULL;
-    g.panels = sru__take_floats(c, (plain ? most_n : team * wide) * most_k);
-    if ((packs && !g.strips) || !g.panels) return sru__no_memory(c);
+    if (plain || unpacks) g.panels = sru__take_floats(c, plain ? all : team * wide * most_k);
+    if ((packs && !g.strips) || ((plain || unpacks) && !g.panels)) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if ((g.bias && g.type != SRU_Q8) || (!g.add && !g.k)) {
         for (i = 0; i < g.m; i++)
@@ -1690,8 +1704,10 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
             sru__interleave(panel, SRU__PANEL, (const float *)s->w + unit * A, (size_t)nr, A, 1, A);
             packed[k] = panel;
         }
-        if (rows == 1 && (s->type == SRU_BF16 || s->type == SRU_Q8)) {
-            r->kern->row(A, a, packed, (int)count, s->type, u + j, plane, nr);
+        if (sru__singly(s->type, rows) && (rows == 1 || !strips)) {
+            for (i = 0; i < rows; i++)
+                r->kern->row(A, a + i * A, packed, (int)count, s->type, u + i * ldu + j, plane, 0,
+                             nr);
             continue;
         }
         for (p0 = 0; p0 < A || p0 == 0; p0 += kc) {
@@ -5604,20 +5620,26 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
 }
 
 /* One row times panels side by side, unpacked on the way. The bits are those of unpack and
-   product: the same sums in the same order. */
+   product: the same sums in the same order. Q8 never adds: its sums have no scale yet. */
 SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, const float *a,
-                                 const void *const *b, float *c, size_t plane, int nr)
+                                 const void *const *b, float *c, size_t plane, int add, int nr)
 {
     const size_t each = type == SRU_BF16 ? 2 : 4;
     sru__vec acc[SRU__NP_ONE * SRU__VP];
     sru__bits x[SRU__LOADS];
     const char *from[SRU__NP_ONE];
-    float last[SRU__PANEL], rest[4] = { 0, 0, 0, 0 };
+    float last[SRU__PANEL] = { 0 }, rest[4] = { 0, 0, 0, 0 };
     size_t p;
     int g, j, r;
     if (k % each) memcpy(rest, a + k / each * each, k % each * 4);
     SRU__EACH(j, panels, SRU__NP_ONE) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
     SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) acc[j] = sru__zero();
+    if (add) {
+        SRU__EACH(j, panels, SRU__NP_ONE) {
+            memcpy(last, c + (size_t)j * plane, (size_t)nr * 4);
+            memcpy(acc + j * SRU__VP, last, sizeof last);
+        }
+    }
     for (p = 0; p < k; p += each) {
         const float *ap = k - p < each ? rest : a + p;
         SRU__UNROLL
@@ -5647,14 +5669,14 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
 }
 
 static void SRU__FN(row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
-                         float *c, size_t plane, int nr)
+                         float *c, size_t plane, int add, int nr)
 {
     while (panels > 0) {
         const int times = (panels + SRU__NP_ONE - 1) / SRU__NP_ONE;
         const int n = (panels + times - 1) / times;
 #define SRU__ROW(N) \
-        (type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, nr) \
-                          : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, nr))
+        (type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, add, nr) \
+                          : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, 0, nr))
         SRU__LINES(SRU__ROW);
 #undef SRU__ROW
         b += n;

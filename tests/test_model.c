@@ -1288,31 +1288,46 @@ static void test_sizes(void)
         }
     }
 
-    /* memory for many steps is enough for fewer */
-    for (i = 0; i < 4*3*3; i++) {
-        static const int widths[] = {16, 48, 300, 512};
-        sru_context c = context(1 + i/4%3);
+}
+
+static size_t drawn(size_t least, size_t most)
+{
+    return least + (size_t)(test_bits() % (most - least + 1));
+}
+
+/* Memory for many steps is enough for fewer, for any network. */
+static void test_fewer_steps(void)
+{
+    int i, accepted = 0;
+    for (i = 0; i < 200000; i++) {
+        sru_context c = context((int)drawn(1, 4));
+        const size_t T = drawn(1, i%2 ? 900 : 20), B = drawn(1, 20), fewer = drawn(1, T);
         sru_sizes few, many;
         sru_model m;
-        size_t T;
+        sru_config *f = &m.config;
         memset(&m, 0, sizeof m);
-        memset(&few, 0, sizeof few);
-        m.config.input_size = m.config.hidden_size = widths[i % 4];
-        m.config.num_layers = 2;
-        m.config.bidirectional = i/(4*3) == 1;
-        m.vocab_size = i/(4*3) == 2 ? 200 : 0;
-        if (m.vocab_size) m.config.input_size = 600;
-        for (j = 0; j < 2; j++) {
-            m.type = types[j];
-            for (T = 1; T < 260; T += T < 12 ? 1 : 7, few = many) {
-                CHECK(sru_size(&many, &c, &m, T, 3) == SRU_OK, "%s", message);
-                CHECK(T == 1 || (many.work >= few.work && many.train_work >= few.train_work
-                                 && many.tape >= few.tape),
-                      "%d units, %d threads: fewer bytes for %lu steps than for fewer steps",
-                      widths[i % 4], c.threads, (unsigned long)T);
-            }
-        }
+        f->input_size = (int)drawn(1, i%3 ? 3000 : 600);
+        f->hidden_size = (int)drawn(1, i%3 ? 3000 : 600);
+        f->num_layers = (int)drawn(1, 3);
+        f->arch = (sru_arch)drawn(0, 2);
+        if (drawn(0, 1) || f->arch == SRU_ARCH_SRUPP) f->projection_size = (int)drawn(1, 1600);
+        f->bidirectional = (int)drawn(0, 1);
+        f->layer_norm = (int)drawn(0, 1);
+        f->normalize_after = (int)drawn(0, 1);
+        f->proj_input_to_hidden_first = (int)drawn(0, 1);
+        f->causal = (int)drawn(0, 1);
+        f->window = drawn(0, 1) ? (int)drawn(1, 300) : 0;
+        m.type = (sru_type)drawn(SRU_PLAIN, SRU_Q8);
+        m.vocab_size = drawn(0, 1) ? drawn(1, 2000) : 0;
+        if (sru_size(&many, &c, &m, T, B) || sru_size(&few, &c, &m, fewer, B)) continue;
+        accepted++;
+        CHECK(many.work >= few.work && many.train_work >= few.train_work && many.tape >= few.tape,
+              "network %d: %lu, %lu and %lu bytes for %lu steps, %lu, %lu and %lu for %lu", i,
+              (unsigned long)many.work, (unsigned long)many.train_work, (unsigned long)many.tape,
+              (unsigned long)T, (unsigned long)few.work, (unsigned long)few.train_work,
+              (unsigned long)few.tape, (unsigned long)fewer);
     }
+    CHECK(accepted > 150000, "only %d of %d networks had a size", accepted, i);
 }
 
 /* The tensors of a network lie end to end and fill its weights. */
@@ -1798,6 +1813,7 @@ static void test_kernels(void)
     test_masks();
     test_dropout();
     test_sizes();
+    test_fewer_steps();
     test_edges();
     test_padding();
     test_shared();
