@@ -1436,13 +1436,14 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t full = (size_t)kern->rows;
     const int packs = g.a_col != 1, plain = g.type == SRU_PLAIN;
     const int singly = sru__singly(g.type, g.m), unpacks = !singly && !plain && g.type != SRU_F32;
-    const size_t most_k = (g.m == 1 && !plain) || singly ? g.k : sru__min(g.k, SRU__DEPTH);
+    const int lines = singly || (g.m == 1 && !plain);
+    const size_t most_k = lines ? g.k : sru__min(g.k, SRU__DEPTH);
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most_k, 128, 512);
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
     const size_t team = (size_t)threads;
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
-    const size_t line = g.m > 1 || plain ? 0 : panels / team / 4;
+    const size_t line = lines ? panels / team / 4 : 0;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
     const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most_k) / wide) * wide;
@@ -1678,11 +1679,12 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
     const sru_scan *s = &r->s;
     const size_t full = (size_t)r->kern->rows, A = s->A, K = (size_t)s->K;
     const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
+    const int strips = r->strips[dir] != NULL;
+    const int singly = sru__singly(s->type, rows) && (rows == 1 || !strips);
     /* of a single row all panels are one line, if the planes lie end to end, since it takes many
        sums side by side to keep the processor busy; else those of the K planes go together */
-    const int line = rows == 1 && s->type != SRU_PLAIN && u_plane == wide;
+    const int line = (singly || rows == 1) && s->type != SRU_PLAIN && u_plane == wide;
     const size_t all = line ? K * wide : n, plane = line ? SRU__PANEL : u_plane;
-    const int strips = r->strips[dir] != NULL;
     const int far = sru__far(s->type, rows, K * s->N, A);
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE];
@@ -1704,7 +1706,7 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
             sru__interleave(panel, SRU__PANEL, (const float *)s->w + unit * A, (size_t)nr, A, 1, A);
             packed[k] = panel;
         }
-        if (sru__singly(s->type, rows) && (rows == 1 || !strips)) {
+        if (singly) {
             for (i = 0; i < rows; i++)
                 r->kern->row(A, a + i * A, packed, (int)count, s->type, u + i * ldu + j, plane, 0,
                              nr);
