@@ -1681,9 +1681,9 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
     const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
     const int strips = r->strips[dir] != NULL;
     const int singly = sru__singly(s->type, rows) && (rows == 1 || !strips);
-    /* of a single row all panels are one line, if the planes lie end to end, since it takes many
+    /* of a single row all panels are one line, if whole planes lie end to end, since it takes many
        sums side by side to keep the processor busy; else those of the K planes go together */
-    const int line = (singly || rows == 1) && s->type != SRU_PLAIN && u_plane == wide;
+    const int line = (singly || rows == 1) && s->type != SRU_PLAIN && !s->u && u_plane == wide;
     const size_t all = line ? K * wide : n, plane = line ? SRU__PANEL : u_plane;
     const int far = sru__far(s->type, rows, K * s->N, A);
     const float *b[SRU__LINE];
