@@ -1880,7 +1880,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
     chunk = sru__min(s->w ? sru__max(1, rows / sru__max(1, s->B)) : s->T, s->T);
     rows = chunk * s->B;
-    packs = s->w && s->a && s->a == s->h;   /* h overwrites a */
+    packs = rows && s->w && s->a && s->a == s->h;       /* h overwrites a */
     r.state = s->cT;
     r.state_ld = r.ldc;
     if (!r.state) {

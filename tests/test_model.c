@@ -1264,6 +1264,15 @@ static void test_sizes(void)
                     free(work);
                 }
                 end_call(&k, 1);
+
+                k = new_call(&plain, 0, 2);     /* no steps, from a state */
+                CHECK(sru_size(&size, &c, &n.m, 0, 2) == SRU_OK, "%s: %s", what, message);
+                c.work = test_alloc(size.work);
+                c.work_size = size.work;
+                CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK, "%s: no steps with %lu bytes as "
+                      "told: %s", what, (unsigned long)size.work, message);
+                free(c.work);
+                end_call(&k, 1);
                 free(n.weights);
             }
         }
