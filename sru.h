@@ -339,7 +339,7 @@ typedef struct sru_scan {
 
    With a ring for each sequence, the keys and values of its last steps are kept there from call to
    call: 2 + C*(P + H*R) floats, where C is window - 1 rounded up to 64s, plus 64, and R is P/H
-   rounded up to 16s. Zeros are the start; a padded step leaves a ring as it is. */
+   rounded up to 16s. Zeros are the start; a padded step leaves a ring, and its o, as they are. */
 typedef struct sru_attention {
     size_t         T, B, M, P;
     int            H;
@@ -2534,7 +2534,8 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     double dalpha = 0;
     int threads;
     if (status) return status;
-    if (!s->T || !s->B) return SRU_OK;
+    if (!s->T || !s->B)                 /* nobody has seen the memory */
+        return s->dkv ? sru__cpu_copy(c, s->dkv, NULL, s->M * s->B * 2 * s->P * 4) : SRU_OK;
     if (s->ring || !s->a || !s->lse || !s->dout || !s->dq || !s->dkv)
         return SRU__FAIL(c, SRU_EINVAL, "attention_backward: a, lse, dout, dq and dkv must not be "
                          "NULL, and there is none through a ring");

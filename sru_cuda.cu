@@ -1385,7 +1385,8 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
     static const char name[] = "attention_backward";
     if (!s) return fail(ctx, SRU_EINVAL, "%s: the attention is NULL", name);
     TRY(check_attention(ctx, s, name));
-    if (!s->T || !s->B) return SRU_OK;
+    if (!s->T || !s->B)                 /* nobody has seen the memory */
+        return s->dkv ? copy(ctx, s->dkv, NULL, s->M*s->B*2*s->P*4) : SRU_OK;
     if (s->ring || !s->a || !s->lse || !s->dout || !s->dq || !s->dkv)
         return fail(ctx, SRU_EINVAL, "%s: a, lse, dout, dq and dkv must not be NULL, and there is "
                     "none through a ring", name);

@@ -429,7 +429,7 @@ static void check_slope(const char *what, stack *p, REAL *value, const float *gr
     free(d);
 }
 
-static void run_stack(int variant, size_t M, int masks)
+static void run_stack(int variant, size_t T, size_t M, int masks)
 {
     stack p;
     sru_sizes n;
@@ -437,7 +437,7 @@ static void run_stack(int variant, size_t M, int masks)
     sru_io io;
     sru_tensor t;
     char error[SRU_ERROR_SIZE] = "";
-    const size_t T = 9, B = 2;
+    const size_t B = 2;
     float *w, *g, *x, *dx, *h, *dh, *state, *dstate, *bias, *memory[SRU_MAX_LAYERS];
     float *dmemory[SRU_MAX_LAYERS];
     uint8_t *pad = random_mask(T*B, 5), *memory_pad = random_mask(M*B, 4);
@@ -520,6 +520,8 @@ static void run_stack(int variant, size_t M, int masks)
     io.tape = test_alloc(n.tape);
     c.work = test_alloc(n.train_work);
     c.work_size = n.train_work;
+    memset(io.tape, 0xff, n.tape);          /* NaN, wherever nothing was written */
+    memset(c.work, 0xff, n.train_work);
     io.dh = dh;
     io.dx = dx;
     io.dstate = dstate;
@@ -534,6 +536,7 @@ static void run_stack(int variant, size_t M, int masks)
         CHECK(fabs((double)(loss - should)) < 1e-4, "variant %d: the loss is %.9g, not %.9g",
               variant, (double)loss, (double)should);
     }
+    memset(c.work, 0xff, n.train_work);
     CHECK(sru_backward(&c, &p.model, &io) == SRU_OK, "%s", error);
     check_slope("x", &p, (REAL *)(uintptr_t)p.x, dx, T*B*I, variant);
     for (b = 0; b < B; b++)
@@ -562,9 +565,10 @@ static void test_stacks(void)
 {
     int variant;
     for (variant = 0; variant < VARIANTS; variant++) {
-        run_stack(variant, 0, 0);
-        run_stack(variant, 5, 0);
-        run_stack(variant, 3, 1);
+        run_stack(variant, 9, 0, 0);
+        run_stack(variant, 9, 5, 0);
+        run_stack(variant, 9, 3, 1);
+        run_stack(variant, 0, 5, 0);        /* memory that no step sees */
     }
 }
 
