@@ -1318,6 +1318,29 @@ static size_t sru__lot_start(const sru__gemm *g, size_t lot)
     return sru__min(g->m, sru__ceil(g->m, full) * lot / g->lots * full);
 }
 
+/* Columns j0 ... j0+wide-1 of some rows of C, before their sums. Returns whether these are added to
+   what is there: the bias, or the sums over k so far. */
+static int sru__begin(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
+{
+    size_t i;
+    if (!g->bias || g->type == SRU_Q8 || g->p0 > 0) return g->add || g->p0 > 0;
+    for (i = 0; i < rows; i++) memcpy(c + i * g->ldc, g->bias + j0, wide * sizeof *c);
+    return 1;
+}
+
+/* And after them: sums of Q8 are multiplied by scales, if they have not been, before the bias. */
+static void sru__finish(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide,
+                        int scaled)
+{
+    size_t i, j;
+    if (g->type != SRU_Q8 || g->p0 + g->kc < g->k) return;
+    for (j = 0; j < wide && !scaled; j += SRU__PANEL)
+        sru__scale_q8(g->kern, (const char *)g->b + (j0 + j) / SRU__PANEL
+                                   * sru__packed_panel(g->type, g->k),
+                      c + j, g->ldc, rows, sru__min(SRU__PANEL, wide - j));
+    for (i = 0; i < rows && g->bias; i++) g->kern->add(c + i * g->ldc, g->bias + j0, wide);
+}
+
 /* Rows m0 ... m0+m-1 as strips. */
 static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *strips)
 {
@@ -1383,12 +1406,14 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             for (i = strips * cut / g->cuts * full;
                  i < sru__min(strips * (cut + 1) / g->cuts * full, m); i++) {
                 float *c = g->c + (m0 + i) * g->ldc + j0;
+                const int add = sru__begin(g, c, 1, j0, wide);
                 if (whole)
                     g->kern->row(g->k, a + i * g->a_row, packed, (int)whole, g->type, c, SRU__PANEL,
-                                 g->add, SRU__PANEL);
+                                 add, SRU__PANEL);
                 if (rest)
                     g->kern->row(g->k, a + i * g->a_row, packed + whole, 1, g->type,
-                                 c + whole * SRU__PANEL, SRU__PANEL, g->add, (int)rest);
+                                 c + whole * SRU__PANEL, SRU__PANEL, add, (int)rest);
+                sru__finish(g, c, 1, j0, wide, 1);
             }
             continue;
         }
@@ -1410,21 +1435,18 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         last_lot = lot;
         for (strip = strips * cut / g->cuts; strip < strips * (cut + 1) / g->cuts; strip++) {
             const int width = sru__strip_width(g->kern, m - (i = strip * full));
-            const int mr = (int)sru__min(full, m - i), add = g->add || g->p0 > 0;
+            const int mr = (int)sru__min(full, m - i);
             const size_t row = g->strips ? 1 : g->a_row, col = g->strips ? (size_t)width : 1;
             const float *ai = a + i * (g->strips ? g->kc : row);
             float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
+            const int add = sru__begin(g, c, (size_t)mr, g->n0 + j0, wide);
             if (whole)
                 g->kern->product(g->kc, ai, row, col, width, b, (int)whole, c, g->ldc, SRU__PANEL,
-                                 add, mr, SRU__PANEL,
-                                 sru__ahead(next, whole, strip, g->kc));
+                                 add, mr, SRU__PANEL, sru__ahead(next, whole, strip, g->kc));
             if (rest)
                 g->kern->product(g->kc, ai, row, col, width, b + whole, 1, c + whole * SRU__PANEL,
                                  g->ldc, SRU__PANEL, add, mr, (int)rest, 0);
-            for (j = 0; j < wide && g->type == SRU_Q8 && g->p0 + g->kc == g->k; j += SRU__PANEL)
-                sru__scale_q8(g->kern, (const char *)g->b + (j0 + j) / SRU__PANEL
-                                           * sru__packed_panel(g->type, g->k),
-                              c + j, g->ldc, (size_t)mr, sru__min(SRU__PANEL, wide - j));
+            sru__finish(g, c, (size_t)mr, g->n0 + j0, wide, 0);
         }
     }
 }
@@ -1460,20 +1482,17 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     if (plain || unpacks) g.panels = sru__take_floats(c, plain ? all : team * wide * most_k);
     if ((packs && !g.strips) || ((plain || unpacks) && !g.panels)) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
-    if ((g.bias && g.type != SRU_Q8) || (!g.add && !g.k)) {
-        for (i = 0; i < g.m; i++)
-            if (g.bias) memcpy(g.c + i * g.ldc, g.bias, g.n * 4);
-            else memset(g.c + i * g.ldc, 0, g.n * 4);
-        g.add = 1;
-    }
+    for (i = 0; i < g.m && !g.k; i++)
+        if (g.bias) memcpy(g.c + i * g.ldc, g.bias, g.n * 4);
+        else if (!g.add) memset(g.c + i * g.ldc, 0, g.n * 4);
 #ifdef SRU_USE_CBLAS
     if (g.type == SRU_PLAIN && g.m && g.n && g.k) {
         const int at = g.a_col != 1 || (size_t)g.a_row < g.k;   /* both are 1 where k is */
         const int bt = g.b_col != 1 || (size_t)g.b_row < g.n;
+        const int add = sru__begin(&g, g.c, g.m, 0, g.n);
         cblas_sgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
                     (int)g.m, (int)g.n, (int)g.k, 1, g.a, (int)(at ? g.a_col : g.a_row),
-                    (const float *)g.b, (int)(bt ? g.b_col : g.b_row), g.add ? 1.0f : 0.0f, g.c,
-                    (int)g.ldc);
+                    (const float *)g.b, (int)(bt ? g.b_col : g.b_row), (float)add, g.c, (int)g.ldc);
         return SRU_OK;
     }
 #endif
@@ -1497,8 +1516,6 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
             sru__parallel(threads, g.lots * g.groups * g.cuts, sru__gemm_tasks, &g);
         }
     }
-    for (i = 0; i < g.m && g.bias && g.type == SRU_Q8 && g.k; i++)
-        kern->add(g.c + i * g.ldc, g.bias, g.n);
     return SRU_OK;
 }
 
@@ -5555,8 +5572,9 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
 #define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr, ahead)
 #define SRU__ROW_TILE(N) SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr, ahead)
 #define SRU__TILES(R, MOST) \
-        ((MOST) >= 3 && n == 3 ? SRU__TILE(R, (MOST) >= 3 ? 3 : 1) \
-         : (MOST) >= 2 && n == 2 ? SRU__TILE(R, (MOST) >= 2 ? 2 : 1) : SRU__TILE(R, 1))
+        ((MOST) == 1 || n == 1 ? SRU__TILE(R, 1) \
+         : (MOST) == 2 || n == 2 ? SRU__TILE(R, (MOST) >= 2 ? 2 : 1) \
+                                 : SRU__TILE(R, (MOST) >= 3 ? 3 : 1))
         if (width == SRU__MR) SRU__TILES(SRU__MR, SRU__NP);
         else if (width == 1) SRU__LINES(SRU__ROW_TILE);
 #if SRU__MR > 2
