@@ -987,8 +987,8 @@ static void test_scan(void)
         test_scan_shape(T, B, N, I, (unsigned)test_bits());
     }
     for (i = 0; i < 40; i++) {          /* few rows of whole panels */
-        misaligned = i%2;
-        test_scan_shape(1, (size_t)i%5/2 + 1, (size_t)(i%4 + 1)*16, 20, (unsigned)test_bits());
+        misaligned = (size_t)(i%2);
+        test_scan_shape(1, (size_t)(i%5/2 + 1), (size_t)(i%4 + 1)*16, 20, (unsigned)test_bits());
     }
     for (i = 0; i < 4; i++) {           /* nothing to do, but c passes */
         test_scan_shape(0, 3, 6, 5, (unsigned)test_bits());
