@@ -1471,16 +1471,17 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most_k) / wide) * wide;
     const size_t most_n = plain ? sru__min(fit, panels * SRU__PANEL) : g.n;
     /* never less for a larger product, so that memory for many steps does for fewer */
-    const size_t all = sru__min(sru__max(4 * SRU__CACHE, wide * most_k),
-                                panels * SRU__PANEL * most_k);
+    const size_t floats = plain ? sru__min(sru__max(4 * SRU__CACHE, wide * most_k),
+                                           panels * SRU__PANEL * most_k)
+                        : unpacks ? team * wide * most_k : 0;
     size_t i;
     g.kern = kern;
     g.group = group;
     g.strips_size = sru__min(strips * full * most_k,
                              sru__max(SRU__CACHE / 2, 128 * most_k) + full * most_k);
     g.strips = packs ? sru__take_floats(c, team * g.strips_size) : NULL;
-    if (plain || unpacks) g.panels = sru__take_floats(c, plain ? all : team * wide * most_k);
-    if ((packs && !g.strips) || ((plain || unpacks) && !g.panels)) return sru__no_memory(c);
+    g.panels = floats ? sru__take_floats(c, floats) : NULL;
+    if ((packs && !g.strips) || (floats && !g.panels)) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     for (i = 0; i < g.m && !g.k; i++)
         if (g.bias) memcpy(g.c + i * g.ldc, g.bias, g.n * 4);
@@ -3104,7 +3105,7 @@ static void sru__layer_from(sru__layer *y, const sru_config *f, sru_type type, i
     y->K = !f->no_skip_term && y->in != y->N ? 4 : 3;
     y->skip = y->K == 3 && !f->no_skip_term;
     y->P = (size_t)(f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size);
-    if (old && (y->P >= y->in || y->P >= y->N)) y->P = 0;      /* as 2.x decides */
+    if (old && (y->P >= y->in || y->P >= y->N)) y->P = 0;  /* as 2.x decides */
     y->norm = !f->layer_norm ? 0 : f->normalize_after ? 2 : 1;
     y->scale_x = 1;
     if (f->rescale && !f->no_skip_term)

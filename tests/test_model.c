@@ -1296,7 +1296,6 @@ static void test_sizes(void)
                        (unsigned long)many.work, (unsigned long)(4096*rows));
         }
     }
-
 }
 
 static size_t drawn(size_t least, size_t most)
