@@ -540,21 +540,18 @@ static size_t sru__min(size_t a, size_t b) { return a < b ? a : b; }
 static size_t sru__max(size_t a, size_t b) { return a > b ? a : b; }
 static size_t sru__ceil(size_t a, size_t b) { return a / b + (a % b != 0); }
 
-/* The product of n sizes, or SIZE_MAX where it does not fit or exceeds a quarter of all memory. */
-static size_t sru__product(int n, ...)
+/* Whether so many bytes are no more than a quarter of all that an address can tell apart. */
+static int sru__fits(float bytes) { return bytes < (float)(SIZE_MAX / 4); }
+
+/* a b, or SIZE_MAX where that does not fit. */
+static size_t sru__times(size_t a, size_t b) { return b && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
+
+/* Sets a structure to 0, by a call, whose n no compiler knows: else gcc puts a loop of the processor
+   (rep stos) in its place, and the start of that takes a tenth of a small network's step. */
+SRU__INLINE void sru__clear(void *p, size_t n)
 {
-    size_t p = 1;
-    int i, zero = 0, over = 0;
-    va_list list;
-    va_start(list, n);
-    for (i = 0; i < n; i++) {
-        const size_t f = va_arg(list, size_t);
-        if (!f) zero = 1;
-        else if ((p | f) >> (4 * sizeof p - 1) && p > SIZE_MAX / 4 / f) over = 1;
-        else p *= f;            /* of halves of its bits there is no need to divide */
-    }
-    va_end(list);
-    return over ? SIZE_MAX : zero ? 0 : p;
+    SRU__ANEW(n);
+    memset(p, 0, n);
 }
 
 /* A sentence with %s, %u (size_t) and %c in place of printf, which may not be there. */
@@ -729,6 +726,7 @@ static int sru__threads(const sru_context *c, double operations)
 #else
     n = 1;
 #endif
+    if (n == 1) return 1;
     if (n > 1024) n = 1024;
     return operations < 1.0 * SRU__PORTION * n ? (int)(operations / SRU__PORTION) + 1 : n;
 }
@@ -815,7 +813,7 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 typedef struct sru__scan_job {
     size_t T, n;
     int K, use_tanh;
-    int far;                        /* rows of x, h and c lie in memory: to be fetched ahead */
+    int distant;                    /* rows of x, h and c lie in memory: to be fetched ahead */
     float scale_x;
     ptrdiff_t u_step, step, vt_step, pad_step;
     size_t u_plane, plane;          /* between the K planes of u; the 2 of v, bias and vt */
@@ -837,8 +835,8 @@ typedef struct sru__kernels {
                     const float *const *b, int panels, float *c, size_t ldc, size_t plane, int add,
                     int mr, int nr, uintptr_t ahead);
     void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
-    void (*row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
-                float *c, size_t plane, int add, int nr);
+    void (*row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
+                float *c, size_t plane, int add, int nr, int distant);
     void (*scan_forward)(const sru__scan_job *);
     void (*attend)(float *s, size_t n, float *most, float *total, float *sums, size_t wide);
     float (*attended)(float *o, float *a, const float *q, const float *sums, const float *total,
@@ -1105,6 +1103,12 @@ static size_t sru__packed_panel(sru_type type, size_t k)
          : type == SRU_Q8 ? 64 + 64 * sru__ceil(k, 4) : 0;
 }
 
+/* A panel of packed weights of k columns. */
+static const float *sru__packed_at(const void *w, sru_type type, size_t k, size_t panel)
+{
+    return (const float *)(const void *)((const char *)w + panel * sru__packed_panel(type, k));
+}
+
 /* Whether the CPU offers weights in this form. */
 static sru_status sru__check_type(const sru_context *c, const char *name, sru_type type)
 {
@@ -1223,7 +1227,7 @@ static int sru__far(sru_type type, size_t rows, size_t n, size_t k)
    takes less than to unpack into memory, from which a tile would read. */
 static int sru__singly(sru_type type, size_t rows)
 {
-    return rows <= (type == SRU_BF16 ? 6 : type == SRU_Q8 ? 3 : 0);
+    return rows <= (type == SRU_F32 ? 1 : type == SRU_BF16 ? 6 : type == SRU_Q8 ? 3 : 0);
 }
 
 /* While a product's strips are multiplied by `count` panels, those that come next are fetched into
@@ -1335,17 +1339,16 @@ static void sru__finish(const sru__gemm *g, float *c, size_t rows, size_t j0, si
     size_t i, j;
     if (g->type != SRU_Q8 || g->p0 + g->kc < g->k) return;
     for (j = 0; j < wide && !scaled; j += SRU__PANEL)
-        sru__scale_q8(g->kern, (const char *)g->b + (j0 + j) / SRU__PANEL
-                                   * sru__packed_panel(g->type, g->k),
-                      c + j, g->ldc, rows, sru__min(SRU__PANEL, wide - j));
+        sru__scale_q8(g->kern, sru__packed_at(g->b, g->type, g->k, (j0 + j) / SRU__PANEL), c + j,
+                      g->ldc, rows, sru__min(SRU__PANEL, wide - j));
     for (i = 0; i < rows && g->bias; i++) g->kern->add(c + i * g->ldc, g->bias + j0, wide);
 }
 
 /* Rows m0 ... m0+m-1 as strips. */
 static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *strips)
 {
-    const size_t full = (size_t)g->kern->rows, near = sru__min(SRU__NEAR, g->kc);
-    const size_t step = g->a_row == 1 ? near : g->kc;      /* columns lie side by side, or rows */
+    const size_t full = (size_t)g->kern->rows, nearby = sru__min(SRU__NEAR, g->kc);
+    const size_t step = g->a_row == 1 ? nearby : g->kc;     /* columns lie side by side, or rows */
     size_t i, p;
     for (p = 0; p < g->kc; p += step)
         for (i = 0; i < m; i += full) {
@@ -1390,7 +1393,6 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
     size_t task, last_lot = SIZE_MAX, last = SIZE_MAX;
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE];
-    const void *packed[SRU__LINE];
     for (task = begin; task < end; task++) {
         const size_t cut = task % g->cuts, group = task / g->cuts % g->groups;
         const size_t lot = task / g->cuts / g->groups, m0 = sru__lot_start(g, lot);
@@ -1400,19 +1402,19 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0;
         size_t i, j, strip;
         if (sru__singly(g->type, g->m)) {
+            const int distant = sru__far(g->type, g->m, g->n, g->k);
             for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
-                packed[j] = (const char *)g->b
-                          + (j0 / SRU__PANEL + j) * sru__packed_panel(g->type, g->k);
+                b[j] = sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j);
             for (i = strips * cut / g->cuts * full;
                  i < sru__min(strips * (cut + 1) / g->cuts * full, m); i++) {
                 float *c = g->c + (m0 + i) * g->ldc + j0;
                 const int add = sru__begin(g, c, 1, j0, wide);
                 if (whole)
-                    g->kern->row(g->k, a + i * g->a_row, packed, (int)whole, g->type, c, SRU__PANEL,
-                                 add, SRU__PANEL);
+                    g->kern->row(g->k, a + i * g->a_row, b, (int)whole, g->type, c, SRU__PANEL, add,
+                                 SRU__PANEL, distant);
                 if (rest)
-                    g->kern->row(g->k, a + i * g->a_row, packed + whole, 1, g->type,
-                                 c + whole * SRU__PANEL, SRU__PANEL, add, (int)rest);
+                    g->kern->row(g->k, a + i * g->a_row, b + whole, 1, g->type,
+                                 c + whole * SRU__PANEL, SRU__PANEL, add, (int)rest, distant);
                 sru__finish(g, c, 1, j0, wide, 1);
             }
             continue;
@@ -1422,8 +1424,8 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
                 b[j] = g->panels + (j0 + j * SRU__PANEL) * g->kc;
                 next[j] = (uintptr_t)b[j] + whole * SRU__PANEL * g->kc * sizeof(float);
             } else {
-                b[j] = sru__panel(g->kern, (const char *)g->b + (j0 / SRU__PANEL + j)
-                                      * sru__packed_panel(g->type, g->k),
+                b[j] = sru__panel(g->kern,
+                                  sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j),
                                   g->type, g->p0, g->kc,
                                   scratch ? scratch + j * SRU__PANEL * g->kc : NULL);
                 next[j] = (uintptr_t)b[j] + whole * SRU__PANEL * g->k * sizeof(float);
@@ -1458,14 +1460,13 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t full = (size_t)kern->rows;
     const int packs = g.a_col != 1, plain = g.type == SRU_PLAIN;
     const int singly = sru__singly(g.type, g.m), unpacks = !singly && !plain && g.type != SRU_F32;
-    const int lines = singly || (g.m == 1 && !plain);
-    const size_t most_k = lines ? g.k : sru__min(g.k, SRU__DEPTH);
+    const size_t most_k = singly ? g.k : sru__min(g.k, SRU__DEPTH);
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most_k, 128, 512);
     const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
                                         * (double)g.k);
     const size_t team = (size_t)threads;
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
-    const size_t line = lines ? panels / team / 4 : 0;
+    const size_t line = singly ? panels / team / 4 : 0;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
     const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most_k) / wide) * wide;
@@ -1526,9 +1527,8 @@ static sru_status sru__cpu_linear_forward(const sru_context *ctx, float *y, cons
 {
     sru_status status;
     sru__gemm g;
-    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX
-        || sru__product(3, rows, k, sizeof(float)) == SIZE_MAX
-        || sru__product(3, n, k, sizeof(float)) == SIZE_MAX)
+    if (!sru__fits(4.0f * (float)rows * (float)n) || !sru__fits(4.0f * (float)rows * (float)k)
+        || !sru__fits(4.0f * (float)n * (float)k))
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: rows %u, n %u, k %u are too large",
                          rows, n, k);
     if (!rows || !n) return SRU_OK;
@@ -1622,9 +1622,8 @@ static sru_status sru__cpu_linear_backward(const sru_context *ctx, float *dx, fl
                                            float beta, size_t rows, size_t n, size_t k)
 {
     sru__linear_job s;
-    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX
-        || sru__product(3, rows, k, sizeof(float)) == SIZE_MAX
-        || sru__product(3, n, k, sizeof(float)) == SIZE_MAX)
+    if (!sru__fits(4.0f * (float)rows * (float)n) || !sru__fits(4.0f * (float)rows * (float)k)
+        || !sru__fits(4.0f * (float)n * (float)k))
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_backward: rows %u, n %u, k %u are too large",
                          rows, n, k);
     if (rows && n && (!dy || (k && ((dw && !x) || (dx && !w)))))
@@ -1701,22 +1700,24 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
     const int singly = sru__singly(s->type, rows) && (rows == 1 || !strips);
     /* of a single row all panels are one line, if whole planes lie end to end, since it takes many
        sums side by side to keep the processor busy; else those of the K planes go together */
-    const int line = (singly || rows == 1) && s->type != SRU_PLAIN && !s->u && u_plane == wide;
+    const int line = singly && !s->u && u_plane == wide;
     const size_t all = line ? K * wide : n, plane = line ? SRU__PANEL : u_plane;
-    const int far = sru__far(s->type, rows, K * s->N, A);
-    const float *b[SRU__LINE];
+    const int distant = sru__far(s->type, rows, K * s->N, A);
+    /* bytes from one panel to the next, `turns` times, and then to where it goes on */
+    const size_t matrix = (size_t)r->dirs * r->panels * r->panel;
+    const size_t step = line ? r->panel : matrix, turns = line ? wide / SRU__PANEL : K;
+    const size_t on = (line ? matrix : r->panel) - turns * step;
+    size_t of = ((size_t)dir * r->panels + d0 / SRU__PANEL) * r->panel, turn = 0;
+    const float *packed[SRU__LINE], *b[SRU__LINE];
     uintptr_t next[SRU__LINE];
-    const void *packed[SRU__LINE];
-    size_t j, i, k, p0, kc, strip, count, of = 0, at = 0;  /* panel `at` of matrix `of` */
+    size_t j, i, k, p0, kc, strip, count;
     next[0] = 0;
     for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
         const int nr = (int)sru__min(SRU__PANEL, all - j);
         count = line ? sru__min(SRU__LINE, (all - j) / SRU__PANEL) : K;
-        for (k = 0; k < count && s->type != SRU_PLAIN; k++) {
-            packed[k] = (const char *)s->w + r->panel
-                      * ((of * (size_t)r->dirs + (size_t)dir) * r->panels + d0 / SRU__PANEL + at);
-            if (line && ++at == wide / SRU__PANEL) of++, at = 0;
-            if (!line && ++of == K) at++, of = 0;
+        for (k = 0; k < count && s->type != SRU_PLAIN; k++, of += step) {
+            packed[k] = (const float *)(const void *)((const char *)s->w + of);
+            if (++turn == turns) of += on, turn = 0;
         }
         for (k = 0; k < count && s->type == SRU_PLAIN; k++) {
             float *panel = scratch + k * SRU__PANEL * A;
@@ -1727,15 +1728,15 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
         if (singly) {
             for (i = 0; i < rows; i++)
                 r->kern->row(A, a + i * A, packed, (int)count, s->type, u + i * ldu + j, plane, 0,
-                             nr);
+                             nr, distant);
             continue;
         }
         for (p0 = 0; p0 < A || p0 == 0; p0 += kc) {
-            kc = rows == 1 ? A : sru__min(SRU__DEPTH, A - p0);
+            kc = sru__min(SRU__DEPTH, A - p0);
             for (k = 0; k < count; k++) {
                 b[k] = sru__panel(r->kern, packed[k], s->type, p0, kc,
                                   scratch + k * SRU__PANEL * kc);
-                if (far) next[k] = (uintptr_t)b[k] + kc * SRU__PANEL * sizeof(float);
+                if (distant) next[k] = (uintptr_t)b[k] + kc * SRU__PANEL * sizeof(float);
             }
             for (i = strip = 0; i < rows; i += full, strip++) {
                 const int width = sru__strip_width(r->kern, rows - i);
@@ -1782,7 +1783,7 @@ static void sru__scan_blocks(const sru__scan_run *r, size_t t, size_t begin, siz
         k.K = s->K;
         k.use_tanh = s->use_tanh;
         k.scale_x = s->scale_x;
-        k.far = s->w || s->c;
+        k.distant = s->w || s->c;
         k.u_step = sign * (ptrdiff_t)(B * ldu);
         k.step = sign * (ptrdiff_t)(B * N);
         k.vt_step = 2 * k.step;
@@ -1832,15 +1833,15 @@ static size_t sru__block(size_t D, size_t most, size_t dirs, size_t threads)
 
 static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const char *name)
 {
-    const size_t K = (size_t)s->K, most = sru__max(s->A, 4 * s->N);
+    const size_t most = sru__max(s->A, 4 * s->N);
     sru_status status;
     if (s->K != 3 && s->K != 4)
         return SRU__FAIL(c, SRU_EINVAL, "%s: K must be 3 or 4", name);
     if (s->bidirectional && s->N % 2)
         return SRU__FAIL(c, SRU_EINVAL, "%s: N is %u, but bidirectional wants it even", name, s->N);
     if (s->N > SIZE_MAX / 64 || s->A > SIZE_MAX / 64
-        || sru__product(4, s->T, s->B, most, sizeof(float)) == SIZE_MAX
-        || sru__product(4, K, s->N, s->A, sizeof(float)) == SIZE_MAX)
+        || !sru__fits(4.0f * (float)s->T * (float)s->B * (float)most)
+        || !sru__fits(4.0f * (float)s->K * (float)s->N * (float)s->A))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, N %u, A %u are too large", name, s->T,
                          s->B, s->N, s->A);
     status = sru__check_type(c, name, s->type);
@@ -1873,7 +1874,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most;
     sru_status status;
     int threads, dir, packs;
-    memset(&r, 0, sizeof r);
+    sru__clear(&r, sizeof r);
     r.s = *(const sru_scan *)args;
     status = sru__scan_check(c, s, "scan_forward");
     if (status) return status;
@@ -1894,9 +1895,12 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     most = sru__min(kern->block, wide);
     r.block = sru__block(r.D, s->T * s->B == 1 ? step : most, (size_t)r.dirs, (size_t)threads);
     r.blocks = sru__ceil(r.D, r.block);
-    rows = sru__rows(c, s->type);
-    if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
-    chunk = sru__min(s->w ? sru__max(1, rows / sru__max(1, s->B)) : s->T, s->T);
+    chunk = s->T;
+    if (s->w && chunk > 1) {            /* of a single step there is no need to divide */
+        rows = sru__rows(c, s->type);
+        if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
+        chunk = sru__min(chunk, sru__max(1, rows / sru__max(1, s->B)));
+    }
     rows = chunk * s->B;
     packs = rows && s->w && s->a && s->a == s->h;       /* h overwrites a */
     r.state = s->cT;
@@ -2348,8 +2352,8 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
         return SRU__FAIL(c, SRU_EINVAL, "%s: P %u must be a multiple of H %u", name, s->P, H);
     if (s->M > SIZE_MAX / 2 || s->T > SIZE_MAX / 4 || s->P > SIZE_MAX / 64
         || s->window > ((size_t)1 << 24) - 128
-        || sru__product(5, s->M + s->T + 128, s->B, s->P + 16 * H, (size_t)8, sizeof(float))
-           == SIZE_MAX || sru__product(2, s->M + s->T, s->T) == SIZE_MAX)
+        || !sru__fits(32.0f * (float)(s->M + s->T + 128) * (float)s->B * (float)(s->P + 16 * H))
+        || !sru__fits((float)(s->M + s->T) * (float)s->T))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, M %u, P %u, window %u are too large", name,
                          s->T, s->B, s->M, s->P, s->window);
     if (!(s->dropout >= 0 && s->dropout < 1))
@@ -2621,7 +2625,7 @@ static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, f
                                              size_t rows, size_t n)
 {
     sru__rows_job s;
-    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX)
+    if (!sru__fits(4.0f * (float)rows * (float)n))
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_forward: rows %u, n %u are too large", rows,
                          n);
     if (!rows || !n) return SRU_OK;
@@ -2677,7 +2681,7 @@ static sru_status sru__cpu_layernorm_backward(const sru_context *ctx, float *dx,
                                               size_t rows, size_t n)
 {
     sru__rows_job s;
-    if (sru__product(3, sru__max(rows, 2 * SRU__PARTS), n, sizeof(float)) == SIZE_MAX)
+    if (!sru__fits(4.0f * (float)sru__max(rows, 2 * SRU__PARTS) * (float)n))
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: rows %u, n %u are too large", rows,
                          n);
     if (!rows || !n) return SRU_OK;
@@ -2725,8 +2729,7 @@ static sru_status sru__embedding_check(const sru_context *ctx, sru__rows_job *s,
                                        const float *y, const int32_t *tokens, const float *table,
                                        size_t rows, size_t n, size_t size)
 {
-    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX
-        || sru__product(3, size, n, sizeof(float)) == SIZE_MAX)
+    if (!sru__fits(4.0f * (float)rows * (float)n) || !sru__fits(4.0f * (float)size * (float)n))
         return SRU__FAIL(ctx, SRU_EINVAL, "%s: rows %u, n %u, size %u are too large", name, rows, n,
                          size);
     if (rows && n && (!y || !tokens || (size && !table)))
@@ -2829,7 +2832,7 @@ static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float
                                    size_t n)
 {
     sru__rows_job s;
-    if (sru__product(3, T, n, sizeof(float)) == SIZE_MAX)
+    if (!sru__fits(4.0f * (float)T * (float)n))
         return SRU__FAIL(ctx, SRU_EINVAL, "dropout: T %u, n %u are too large", T, n);
     if (!mask && !(p >= 0 && p <= 1))
         return SRU__FAIL(ctx, SRU_EINVAL, "dropout: the probability must be from 0 to 1");
@@ -2888,7 +2891,7 @@ static sru_status sru__cpu_softmax_loss(const sru_context *ctx, double *loss, fl
 {
     sru__rows_job s;
     size_t i;
-    if (sru__product(3, rows, n, sizeof(float)) == SIZE_MAX)
+    if (!sru__fits(4.0f * (float)rows * (float)n))
         return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: rows %u, n %u are too large", rows, n);
     if (!loss || (rows && (!targets || (n && !y))))
         return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: loss, y and targets must not be NULL");
@@ -3058,13 +3061,23 @@ static size_t sru__width(const sru_config *f)
 
 static int sru__layers(const sru_config *f) { return f->num_layers ? f->num_layers : 2; }
 
+/* The greatest of all widths: of the input, of layers and of projections. */
+static size_t sru__widest(const sru_config *f)
+{
+    size_t most = sru__max(sru__max((size_t)f->input_size, sru__width(f)),
+                           (size_t)f->projection_size);
+    int l;
+    for (l = 0; l < sru__layers(f); l++) most = sru__max(most, (size_t)f->projection_sizes[l]);
+    return most;
+}
+
 static int sru__input_first(const sru_config *f)
 {
     return f->proj_input_to_hidden_first && (size_t)f->input_size != sru__width(f);
 }
 
 /* The product I -> N before the first layer, or rows 0. */
-static sru__slot sru__first_slot(const sru_config *f)
+SRU__INLINE sru__slot sru__first_slot(const sru_config *f)
 {
     sru__slot s;
     memset(&s, 0, sizeof s);
@@ -3075,20 +3088,24 @@ static sru__slot sru__first_slot(const sru_config *f)
     return s;
 }
 
-static void sru__put_slot(sru__layer *y, int i, const char *name, size_t rows, size_t cols,
-                          size_t interleave, int transpose)
-{
-    y->slot[i].name = name;
-    y->slot[i].matrix = cols > 1 || i <= SRU__WEIGHT;
-    y->slot[i].rows = rows;
-    y->slot[i].cols = cols;
-    y->slot[i].interleave = interleave;
-    y->slot[i].transpose = transpose;
-}
-
 static size_t sru__groups(const sru__layer *y, int slot)
 {
     return slot == SRU__WEIGHT ? y->K * (y->N / y->D) : 1;
+}
+
+/* The next tensor of the layer: they are put in the order of their numbers. */
+static void sru__put_slot(sru__layer *y, sru_type type, int i, const char *name, size_t rows,
+                          size_t cols, size_t interleave, int transpose)
+{
+    sru__slot *s = &y->slot[i];
+    s->name = name;
+    s->matrix = cols > 1 || i <= SRU__WEIGHT;
+    s->rows = rows;
+    s->cols = cols;
+    s->interleave = interleave;
+    s->transpose = transpose;
+    s->at = y->end;
+    y->end += sru__tensor_bytes(type, sru__groups(y, i), rows, cols, s->matrix);
 }
 
 /* Layer l, whose weights, in the form `type`, start after `at` bytes: the one list of tensors. */
@@ -3096,8 +3113,7 @@ static void sru__layer_from(sru__layer *y, const sru_config *f, sru_type type, i
 {
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
     const int every = f->attention_every_n_layers ? f->attention_every_n_layers : 1;
-    int i;
-    memset(y, 0, sizeof *y);
+    sru__clear(y, sizeof *y);
     y->end = at;
     y->D = (size_t)f->hidden_size;
     y->N = sru__width(f);
@@ -3120,31 +3136,29 @@ static void sru__layer_from(sru__layer *y, const sru_config *f, sru_type type, i
     y->projected_norm = plus && !f->no_attn_layer_norm;
 
     if (y->P)
-        sru__put_slot(y, SRU__PROJECTION, old ? "weight_proj" : plus
+        sru__put_slot(y, type, SRU__PROJECTION, old ? "weight_proj" : plus
                       ? "transform_module.linear1.weight" : "transform_module.0.weight", y->P,
                       y->in, 0, old);
-    if (y->attention) {
-        sru__put_slot(y, SRU__KEYS_VALUES, "transform_module.linear2.weight", 2 * y->P, y->P, 0, 0);
-        sru__put_slot(y, SRU__ALPHA, "transform_module.alpha", 1, 1, 0, 0);
-    }
-    sru__put_slot(y, SRU__WEIGHT, old ? "weight" : y->attention ? "transform_module.linear3.weight"
-                  : plus ? "transform_module.linear2.weight" : y->P ? "transform_module.1.weight"
-                  : "transform_module.weight", y->K * y->N, y->P ? y->P : y->in, y->K, old);
-    if (y->projected_norm) {
-        sru__put_slot(y, SRU__PROJECTED_GAIN, "transform_module.layer_norm.weight", y->P, 1, 0, 0);
-        sru__put_slot(y, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y->P, 1, 0, 0);
-    }
-    sru__put_slot(y, SRU__WEIGHT_C, "weight_c", 2 * y->N, 1, 0, 0);
-    sru__put_slot(y, SRU__BIAS, "bias", 2 * y->N, 1, 0, 0);
+    if (y->attention)
+        sru__put_slot(y, type, SRU__KEYS_VALUES, "transform_module.linear2.weight", 2 * y->P, y->P,
+                      0, 0);
+    sru__put_slot(y, type, SRU__WEIGHT, old ? "weight" : y->attention
+                  ? "transform_module.linear3.weight" : plus ? "transform_module.linear2.weight"
+                  : y->P ? "transform_module.1.weight" : "transform_module.weight", y->K * y->N,
+                  y->P ? y->P : y->in, y->K, old);
+    sru__put_slot(y, type, SRU__WEIGHT_C, "weight_c", 2 * y->N, 1, 0, 0);
+    sru__put_slot(y, type, SRU__BIAS, "bias", 2 * y->N, 1, 0, 0);
     if (y->norm) {
-        sru__put_slot(y, SRU__GAIN, "layer_norm.weight", y->norm == 1 ? y->in : y->N, 1, 0, 0);
-        sru__put_slot(y, SRU__SHIFT, "layer_norm.bias", y->norm == 1 ? y->in : y->N, 1, 0, 0);
+        const size_t n = y->norm == 1 ? y->in : y->N;
+        sru__put_slot(y, type, SRU__GAIN, "layer_norm.weight", n, 1, 0, 0);
+        sru__put_slot(y, type, SRU__SHIFT, "layer_norm.bias", n, 1, 0, 0);
     }
-    for (i = 0; i < SRU__SLOTS; i++) {
-        y->slot[i].at = y->end;
-        if (y->slot[i].rows)
-            y->end += sru__tensor_bytes(type, sru__groups(y, i), y->slot[i].rows, y->slot[i].cols,
-                                        y->slot[i].matrix);
+    if (y->attention) sru__put_slot(y, type, SRU__ALPHA, "transform_module.alpha", 1, 1, 0, 0);
+    if (y->projected_norm) {
+        sru__put_slot(y, type, SRU__PROJECTED_GAIN, "transform_module.layer_norm.weight", y->P, 1,
+                      0, 0);
+        sru__put_slot(y, type, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y->P, 1,
+                      0, 0);
     }
 }
 
@@ -3167,7 +3181,7 @@ static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
 static sru_status sru__check_config(const sru_config *f, char *error)
 {
     const char *wrong = NULL;
-    size_t N, most = 0, total;
+    size_t most;
     int l;
     if (f->input_size < 1) wrong = "input_size must be at least 1";
     else if (f->hidden_size < 1) wrong = "hidden_size must be at least 1";
@@ -3190,23 +3204,17 @@ static sru_status sru__check_config(const sru_config *f, char *error)
         wrong = "highway_bias must be a number below 80";
     else if (!(f->weight_c_init >= 0 && f->weight_c_init < 1e30f))
         wrong = "weight_c_init must be a number, not negative";
-    for (l = 0; l < SRU_MAX_LAYERS && !wrong; l++)
-        if (f->projection_sizes[l] < 0) wrong = "projection_sizes must not be negative";
-    for (l = 0; l < sru__layers(f) && !wrong && f->arch == SRU_ARCH_SRUPP; l++) {
+    for (l = 0; !wrong && l < sru__layers(f); l++) {
         const int P = f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size;
-        if (!P) wrong = "SRU++ wants a projection_size";
-        else if (P % (f->num_heads ? f->num_heads : 1))
+        if (P < 0) wrong = "projection_sizes must not be negative";
+        else if (f->arch == SRU_ARCH_SRUPP && !P) wrong = "SRU++ wants a projection_size";
+        else if (f->arch == SRU_ARCH_SRUPP && P % (f->num_heads ? f->num_heads : 1))
             wrong = "projection_size must be a multiple of num_heads";
     }
     if (!wrong) {
-        N = sru__width(f);
-        most = sru__max(N, (size_t)f->input_size);
-        for (l = 0; l < SRU_MAX_LAYERS; l++)
-            most = sru__max(most, (size_t)f->projection_sizes[l]);
-        most = sru__max(most, (size_t)f->projection_size) + 64;
-        total = sru__product(6, most, most, (size_t)sru__layers(f) + 1, (size_t)8, (size_t)2,
-                             sizeof(float));
-        if (total == SIZE_MAX) wrong = "the sizes are too large for this machine's memory";
+        most = sru__widest(f) + 64;
+        if (!sru__fits(64.0f * (float)most * (float)most * (float)(sru__layers(f) + 1)))
+            wrong = "the sizes are too large for this machine's memory";
     }
     if (!wrong) return SRU_OK;
     sru__say(error, "%s", wrong);
@@ -3273,7 +3281,7 @@ static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io,
 {
     int ok = 1;
 #define SRU__KEEP(field, count) (ok = ok && (k->field = sru__take_floats(memory, count)) != NULL)
-    memset(k, 0, sizeof *k);
+    sru__clear(k, sizeof *k);
     if (y->norm == 1 || sru__drops_x(y, io)) SRU__KEEP(a, rows * y->in);
     if (y->attention) {
         const size_t all = rows + sru__memory_length(y, io, l) * io->B;
@@ -3385,7 +3393,7 @@ static sru_io sru__table_io(const sru_model *m, const sru_io *io)
 static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
                            int l, size_t T, const float *in, const sru__kept *k)
 {
-    memset(s, 0, sizeof *s);
+    sru__clear(s, sizeof *s);
     s->T = T;
     s->B = io->B;
     s->N = y->N;
@@ -3532,25 +3540,22 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     const sru_config *f;
     sru_status status;
     size_t most;
-    int l;
     if (!m || !io) return SRU__FAIL(c, SRU_EINVAL, "%s: the model or io is NULL", name);
     f = &m->config;
     status = sru__check_config(f, c->error);
     if (status) return status;
     if ((unsigned)m->type > SRU_F16)
         return SRU__FAIL(c, SRU_EINVAL, "%s: there is no type %u", name, (size_t)m->type);
-    most = sru__max((size_t)f->input_size, sru__max((size_t)f->projection_size, sru__width(f)));
-    for (l = 0; l < sru__layers(f); l++)
-        most = sru__max(most, (size_t)f->projection_sizes[l]);
+    most = sru__widest(f);
     if (io->T > SIZE_MAX / 4 || io->memory_length > SIZE_MAX / 4
-        || sru__product(6, io->T + io->memory_length, io->B, most + 16, (size_t)16,
-                        (size_t)sru__layers(f) + 1, sizeof(float)) == SIZE_MAX)
+        || !sru__fits(64.0f * (float)(io->T + io->memory_length) * (float)io->B
+                      * (float)(most + 16) * (float)(sru__layers(f) + 1)))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, memory_length %u are too large", name,
                          io->T, io->B, io->memory_length);
     if (!m->weights) return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no weights", name);
     if (m->vocab_size && !m->embedding)
         return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no embedding", name);
-    if (m->vocab_size && sru__product(4, m->vocab_size, most, (size_t)8, sizeof(float)) == SIZE_MAX)
+    if (!sru__fits(32.0f * (float)m->vocab_size * (float)most))
         return SRU__FAIL(c, SRU_EINVAL, "%s: vocab_size %u is too large", name, m->vocab_size);
     if (io->T && io->B && (!(m->vocab_size ? (const void *)io->tokens : (const void *)io->x)
                            || (!io->h && !io->tape)))
@@ -3575,13 +3580,15 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
        and so does attention without a window. */
     const int whole = io->tape || f->bidirectional
                    || (f->arch == SRU_ARCH_SRUPP && !sru__through_rings(f, io));
-    const size_t least = sru__rows(c, m->type), rows = sru__lot(N, least, 4 * least);
-    const size_t steps = whole ? io->T : sru__min(io->T, sru__max(1, rows / sru__max(1, B)));
     sru__kept kept[SRU_MAX_LAYERS];
     float *state = io->state, *tape_state = NULL, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
-    size_t t0, ignored = 0;
+    size_t steps = io->T, t0, ignored = 0;
     int l;
+    if (!whole && steps > 1) {
+        const size_t least = sru__rows(c, m->type), rows = sru__lot(N, least, 4 * least);
+        steps = sru__min(steps, sru__max(1, rows / sru__max(1, B)));
+    }
     if (io->tape) {
         sru_context tape = sru__tape_memory(c, io);
         if (c->measure) tape.measure = &ignored;        /* the tape counts elsewhere */
@@ -4377,14 +4384,14 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const c
     e->count = 1;
     for (i = 0; i < e->rank; i++)
         if (!e->shape[i]) e->count = 0;
-    for (i = 0; i < e->rank && e->count; i++) e->count = sru__product(2, e->count, e->shape[i]);
+    for (i = 0; i < e->rank && e->count; i++) e->count = sru__times(e->count, e->shape[i]);
     e->begin = offsets[0];
     e->end = offsets[1];
     if (e->begin > e->end || e->end > file->data_size) {
         sru__say(j->error, "tensor '%s' lies at bytes %u to %u, but the file has %u bytes of data",
                  e->name, e->begin, e->end, file->data_size);
         j->bad = 1;
-    } else if (sru__product(2, e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin) {
+    } else if (sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin) {
         sru__say(j->error, "tensor '%s' has %u bytes of data, which its shape does not take up",
                  e->name, e->end - e->begin);
         j->bad = 1;
@@ -5081,7 +5088,7 @@ static int sru__saved_tensor(sru_tensor *t, const sru_model *m, const char *pref
 static size_t sru__tensor_count(const sru_tensor *t)
 {
     size_t count = 1, i;
-    for (i = 0; i < sru__rank(t); i++) count = sru__product(2, count, t->shape[i]);
+    for (i = 0; i < sru__rank(t); i++) count = sru__times(count, t->shape[i]);
     return count;
 }
 
@@ -5439,14 +5446,14 @@ SRU__INLINE sru__vec sru__exp(sru__vec x) { sru__exps(1, &x, 1, 0); return x; }
 SRU__INLINE sru__vec sru__tanh(sru__vec x)
 {
     const sru__vec a = sru__abs(x), z = x * x;
-    sru__vec big = 1.0f - 2.0f / (sru__exp(a + a) + 1.0f), small;
-    small = z * -5.70498872745e-3f + 2.06390887954e-2f;     /* coefficients: Cephes, tanhf */
-    small = small * z - 5.37397155531e-2f;
-    small = small * z + 1.33314422036e-1f;
-    small = small * z - 3.33332819422e-1f;
-    small = small * z * x + x;
+    sru__vec big = 1.0f - 2.0f / (sru__exp(a + a) + 1.0f), little;
+    little = z * -5.70498872745e-3f + 2.06390887954e-2f;     /* coefficients: Cephes, tanhf */
+    little = little * z - 5.37397155531e-2f;
+    little = little * z + 1.33314422036e-1f;
+    little = little * z - 3.33332819422e-1f;
+    little = little * z * x + x;
     big = sru__from_bits(sru__to_bits(big) | (sru__to_bits(x) & 0x80000000u));
-    return sru__select(a < sru__zero() + 0.625f, small, big);
+    return sru__select(a < sru__zero() + 0.625f, little, big);
 }
 
 /* sqrt(x) for x >= 0: 1/sqrt(x) guessed from the bits, three Newton steps, times x. */
@@ -5644,7 +5651,7 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
 /* One row times panels side by side, unpacked on the way. The bits are those of unpack and
    product: the same sums in the same order. Q8 never adds: its sums have no scale yet. */
 SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, const float *a,
-                                 const void *const *b, float *c, size_t plane, int add, int nr)
+                                 const float *const *b, float *c, size_t plane, int add, int nr)
 {
     const size_t each = type == SRU_BF16 ? 2 : 4;
     sru__vec acc[SRU__NP_ONE * SRU__VP];
@@ -5681,7 +5688,7 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
     }
     if (type == SRU_Q8) {
         SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
-            acc[j] = acc[j] * SRU__Q8_UNIT * sru__load((const float *)b[j / SRU__VP]
+            acc[j] = acc[j] * SRU__Q8_UNIT * sru__load(b[j / SRU__VP]
                                                        + (size_t)(j % SRU__VP) * SRU__W);
     }
     for (j = 0; j < panels; j++) {
@@ -5690,9 +5697,13 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
     }
 }
 
-static void SRU__FN(row)(size_t k, const float *a, const void *const *b, int panels, sru_type type,
-                         float *c, size_t plane, int add, int nr)
+static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
+                         float *c, size_t plane, int add, int nr, int distant)
 {
+    if (type == SRU_F32) {
+        SRU__FN(product)(k, a, 0, 1, 1, b, panels, c, 0, plane, add, 1, nr, (uintptr_t)distant);
+        return;
+    }
     while (panels > 0) {
         const int times = (panels + SRU__NP_ONE - 1) / SRU__NP_ONE;
         const int n = (panels + times - 1) / times;
@@ -5730,7 +5741,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
     const float *vt = s.vt ? s.vt + at : NULL;
     float *h = s.h + at, *cs = s.c ? s.c + at : NULL;
     const uint8_t *pad = s.pad;
-    const size_t fetched = s.far && s.T > SRU__FN(ahead) ? s.T - SRU__FN(ahead) : 0;
+    const size_t fetched = s.distant && s.T > SRU__FN(ahead) ? s.T - SRU__FN(ahead) : 0;
     size_t t;
     int q;
     SRU__EACH(q, nv, 4) {

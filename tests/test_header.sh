@@ -215,6 +215,25 @@ echo '#include <complex.h>
 #define SRU_IMPLEMENTATION
 #include "../../../../sru.h"' > $dir/complex.c
 check "after <complex.h>, whose I is a macro" $CC -std=c99 $strict -fsyntax-only $dir/complex.c
+cat > $dir/windows.c <<'END'
+#define near
+#define far
+#define small char
+#define hyper long
+#define interface struct
+#define min(a, b) ((a) < (b) ? (a) : (b))
+#define max(a, b) ((a) > (b) ? (a) : (b))
+#define IN
+#define OUT
+#define CONST const
+#define VOID void
+#define ERROR 0
+#define DELETE 0x10000L
+#define STRICT 1
+#define SRU_IMPLEMENTATION
+#include "../../../../sru.h"
+END
+check "after <windows.h>, whose macros are words" $CC -std=c99 $strict -fsyntax-only $dir/windows.c
 for file in twice implementation; do
     for std in c99 c11 c17 gnu99; do
         for compiler in $CC clang; do
