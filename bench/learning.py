@@ -25,6 +25,7 @@ NETWORKS = [("nn.LSTM 1 x 256", "lstm", 256, 1, 0.005),
             ("nn.GRU 1 x 256", "gru", 256, 1, 0.005),
             ("reference SRU 2 x 256", "sru", 256, 2, 0.01)]
 BATCH, LENGTH = 16, 64
+LIMIT = "charlm, if it ran at the machine's limit"
 
 
 class Network(torch.nn.Module):
@@ -142,11 +143,23 @@ def train(name, network, path, seconds, curve):
     return t.evaluate(test), step*BATCH*LENGTH/elapsed
 
 
-def charlm(name, path, seconds, threads, csv_path):
-    """The same by build/charlm, with the options that are part of its name."""
+def updates_at_limit(seconds, threads, out):
+    """How many updates charlm could make if its products took no longer than multiplications and
+    additions in registers do, its scans no longer than their arithmetic, and all else no time."""
+    import peers
+    D, L, V, rows = 192, 3, 256, BATCH*LENGTH
+    flops = 3*2*(3*D*D*(V + (L - 1)*rows) + rows*V*D)       # the first layer multiplies V rows
+    peak = peers.Peak(peers.Ours(None, out).isa, out)
+    return int(1e9*seconds/min(peak.time("flops %d + gates %d" % (flops, 2*L*rows*D), threads, 0.5)
+                               for _ in range(8)))
+
+
+def charlm(options, path, seconds, threads, csv_path):
+    """The same by build/charlm."""
     model = csv_path[:-len(".csv")] + ".safetensors"
-    command = ["build/charlm", "train", path, "--model", model, "--seconds", str(seconds),
-               "--threads", str(threads)] + name.split()[1:]
+    command = ["build/charlm", "train", path, "--model", model, "--threads", str(threads)] + options
+    command += [] if "--steps" in options else ["--seconds", str(seconds)]
+    name = " ".join(["charlm"] + options)
     run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     rate = test = None
     for line in run.stdout:
@@ -168,7 +181,7 @@ def draw(results, seconds, path, out):
     figure, axes = pictures.plt.subplots(figsize=(8, 5))
     for name, (test, rate, points) in results.items():
         axes.plot([p[0] for p in points], [p[1] for p in points],
-                  lw=2.5 if name.startswith("charlm") else 1.5,
+                  lw=2.5 if name.startswith("charlm") else 1.5, ls=":" if name == LIMIT else "-",
                   label="%s: test %.2f, %.0f thousand characters a second"
                   % (name, test, 1e-3*rate))
     low = min(min(p[1] for p in points) for _, _, points in results.values())
@@ -190,6 +203,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="of each (2)")
     parser.add_argument("--charlm", default=[""], nargs="+", metavar="OPTIONS",
                         help="of charlm, a training for each: \"\" and \" --arch srupp\", say")
+    parser.add_argument("--limit", action="store_true", help="and charlm for as many updates as "
+                        "there would be at the machine's limit")
     parser.add_argument("--only", default="", metavar="PATTERN", help="names that contain it")
     parser.add_argument("--out", default=os.path.join(os.path.dirname(HERE), "build/learning"),
                         help="a folder (build/learning)")
@@ -201,18 +216,24 @@ def main():
     os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]     # for ninja
     torch.set_num_threads(o.threads)
     results = {}
-    for name, *network in [("charlm " + options.strip(),) for options in o.charlm] + NETWORKS:
-        name = name.strip()
+    networks = [(("charlm " + options).strip(), options.split()) for options in o.charlm]
+    if o.limit:
+        steps = updates_at_limit(o.seconds, o.threads, o.out)
+        networks.append((LIMIT, ["--steps", str(steps)]))
+    for name, *network in networks + NETWORKS:
         if not re.search(o.only, name):
             continue
         path = os.path.join(o.out, re.sub(r"\W+", "_", name) + ".csv")
-        if network:
+        if len(network) > 1:
             with open(path, "w", newline="") as f:
                 test, rate = train(name, network, o.file, o.seconds, csv.writer(f))
         else:
-            test, rate = charlm(name, o.file, o.seconds, o.threads, path)
+            test, rate = charlm(network[0], o.file, o.seconds, o.threads, path)
         with open(path) as f:
             points = [(float(r["seconds"]), float(r["validation"])) for r in csv.DictReader(f)]
+        if name == LIMIT:
+            slower = points[-1][0]/o.seconds
+            rate, points = rate*slower, [(seconds/slower, bits) for seconds, bits in points]
         results[name] = test, rate, points
     table = ["| %g s on %d threads, %s | test, bits per character | characters a second |"
              % (o.seconds, o.threads, os.path.basename(o.file)), "|---|---|---|"]
