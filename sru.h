@@ -546,7 +546,7 @@ static int sru__fits(float bytes) { return bytes < (float)(SIZE_MAX / 4); }
 /* a b, or SIZE_MAX where that does not fit. */
 static size_t sru__times(size_t a, size_t b) { return b && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
 
-/* Sets a structure to 0, by a call, whose n no compiler knows: else gcc puts a loop of the processor
+/* Sets a structure to 0, by a call whose n no compiler knows: else gcc puts a loop of the processor
    (rep stos) in its place, and the start of that takes a tenth of a small network's step. */
 SRU__INLINE void sru__clear(void *p, size_t n)
 {
@@ -2092,6 +2092,8 @@ typedef struct sru__attend_run {
     float *scratch;
     size_t scratch_size;            /* floats of each thread */
     double *dalpha;                 /* (B*H) parts of it */
+    size_t parts;                   /* of a head's keys, whose sums for dq are kept apart: */
+    float *dq;                      /* (heads,parts,tasks*64,wide) */
 } sru__attend_run;
 
 static size_t sru__block_floats(size_t hd)
@@ -2434,54 +2436,77 @@ static void sru__panels(float *panels, const float *const *rows, size_t n, size_
                 = rows[i][j] * scale;
 }
 
-/* Floats of scratch for one head: its queries and gradients in rows and in panels, dq, and what one
-   pair of blocks needs. Grows with T, not with its square. */
+/* Floats of scratch for one head: its queries and gradients in rows and in panels, and what a pair
+   of blocks needs. Grows with T, not with its square. */
 static size_t sru__attend_backward_scratch(size_t T, size_t hd)
 {
     const size_t wide = sru__ceil(hd, SRU__PANEL) * SRU__PANEL, n = sru__ceil(T, SRU__KEYS);
-    return SRU__KEYS * (n * (2 * hd + 3 * wide + 1) + 2 * hd + 3 * wide + 2 * SRU__KEYS);
+    return SRU__KEYS * (n * (2 * hd + 2 * wide + 1) + 2 * hd + 3 * wide + 2 * SRU__KEYS);
 }
 
-/* A task is a head. Blocks of keys in turn, for each all blocks of queries that see it. */
+/* A head's queries and gradients of a, in rows and in panels, and the means of the gradients of
+   each query's weights. Returns the head's part of dalpha. */
+static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *qs, float *das,
+                                  float *qp, float *dap, float *mean)
+{
+    const sru_attention *s = &r->s;
+    const size_t hd = r->hd, each = SRU__KEYS * hd, panel = SRU__KEYS * r->wide;
+    const size_t at = head / (size_t)s->H * s->P + head % (size_t)s->H * hd, row = s->B * s->P;
+    const float alpha = s->alpha ? s->alpha[0] : 1;
+    const float *rows[SRU__KEYS];
+    double dalpha = 0;
+    size_t i, j, k;
+    memset(rows, 0, sizeof rows);
+    for (i = 0; i < r->tasks; i++) {
+        const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
+        for (j = 0; j < n; j++) rows[j] = s->q + at + (i * SRU__KEYS + j) * row;
+        sru__scaled(r->kern, qs + i * each, rows, n, hd, r->scale);
+        sru__panels(qp + i * panel, rows, n, hd, r->scale);
+        for (j = 0; j < n; j++) rows[j] = s->dout + at + (i * SRU__KEYS + j) * row;
+        sru__scaled(r->kern, das + i * each, rows, n, hd, alpha);
+        sru__panels(dap + i * panel, rows, n, hd, alpha);
+        for (j = 0; j < n; j++) {               /* forward: o = q + alpha*a */
+            const float *a = s->a + at + (i * SRU__KEYS + j) * row;
+            float dot = 0;
+            for (k = 0; k < hd; k++) dot += rows[j][k] * a[k];
+            dalpha += (double)dot;
+            mean[i * SRU__KEYS + j] = alpha * dot;
+        }
+    }
+    return dalpha;
+}
+
+/* A task is a part of a head's blocks of keys, and for each all blocks of queries that see it. */
 static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
     const sru__kernels *kern = r->kern;
     const size_t H = (size_t)s->H, hd = r->hd, wide = r->wide, q = r->tasks;
-    const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide, row = s->B * s->P;
-    const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
+    const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide;
+    const float keep = 1 / (1 - s->dropout);
     float *qs = r->scratch + (size_t)thread * r->scratch_size, *das = qs + q * each;
-    float *qp = das + q * each, *dap = qp + q * panel, *dq = dap + q * panel;
-    float *mean = dq + q * panel, *kt = mean + q * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
+    float *qp = das + q * each, *dap = qp + q * panel;
+    float *mean = dap + q * panel, *kt = mean + q * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
     float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
     float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
     const float *rows[SRU__KEYS], *values[SRU__KEYS];
-    size_t head, g, i, j, n, k;
+    size_t task, last = SIZE_MAX, g, i, j, n, k;
     memset(rows, 0, sizeof rows);
-    for (head = begin; head < end; head++) {
-        const size_t b = head / H, h = head % H, at = b * s->P + h * hd;
-        double dalpha = 0;
+    for (task = begin; task < end; task++) {
+        const size_t head = r->first + task / r->parts, part = task % r->parts;
+        const size_t b = head / H, h = head % H;
+        float *dq = r->dq + task * q * panel;
         memset(dq, 0, q * panel * 4);
-        for (i = 0; i < q; i++) {
-            n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
-            for (j = 0; j < n; j++) rows[j] = s->q + at + (i * SRU__KEYS + j) * row;
-            sru__scaled(kern, qs + i * each, rows, n, hd, r->scale);
-            sru__panels(qp + i * panel, rows, n, hd, r->scale);
-            for (j = 0; j < n; j++) rows[j] = s->dout + at + (i * SRU__KEYS + j) * row;
-            sru__scaled(kern, das + i * each, rows, n, hd, alpha);
-            sru__panels(dap + i * panel, rows, n, hd, alpha);
-            for (j = 0; j < n; j++) {           /* forward: o = q + alpha*a */
-                const float *a = s->a + at + (i * SRU__KEYS + j) * row;
-                float dot = 0;
-                for (k = 0; k < hd; k++) dot += rows[j][k] * a[k];
-                dalpha += (double)dot;
-                mean[i * SRU__KEYS + j] = alpha * dot;  /* of the weights' gradients */
-            }
+        if (head != last) {
+            const double dalpha = sru__attend_prepare(r, head, qs, das, qp, dap, mean);
+            if (part == 0) r->dalpha[head] = dalpha;
         }
-        r->dalpha[head] = dalpha;
+        last = head;
         for (g = 0; g < r->blocks; g++) {
             const size_t first = g * SRU__KEYS, keys = sru__min(SRU__KEYS, r->S - first);
+            const size_t turn = g % (2 * r->parts);     /* to and fro: earlier keys are seen more */
+            if ((turn < r->parts ? turn : 2 * r->parts - 1 - turn) != part) continue;
             for (j = 0; j < keys; j++) {
                 rows[j] = s->kv + ((first + j) * s->B + b) * 2 * s->P + h * hd;
                 values[j] = rows[j] + s->P;
@@ -2540,10 +2565,28 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                 memcpy(to + s->P, dv + j * wide, hd * 4);
             }
         }
-        for (i = 0; i < s->T; i++)
-            for (j = 0; j < hd; j++)
-                s->dq[at + i * row + j] = (s->alpha ? s->dout[at + i * row + j] : 0)
-                                        + dq[i * wide + j];
+    }
+}
+
+/* dq of blocks of queries: the sums of all parts. */
+static void sru__attend_backward_sums(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__attend_run *r = (const sru__attend_run *)job;
+    const sru_attention *s = &r->s;
+    const size_t whole = r->tasks * SRU__KEYS * r->wide;
+    size_t task, t, j, part;
+    (void)thread;
+    for (task = begin; task < end; task++) {
+        const size_t head = r->first + task / r->tasks, first = task % r->tasks * SRU__KEYS;
+        const float *dq = r->dq + task / r->tasks * r->parts * whole;
+        for (t = first; t < sru__min(first + SRU__KEYS, s->T); t++) {
+            const size_t at = (t * s->B + head / (size_t)s->H) * s->P + head % (size_t)s->H * r->hd;
+            for (j = 0; j < r->hd; j++) {
+                float sum = s->alpha ? s->dout[at + j] : 0;
+                for (part = 0; part < r->parts; part++) sum += dq[part * whole + t * r->wide + j];
+                s->dq[at + j] = sum;
+            }
+        }
     }
 }
 
@@ -2552,7 +2595,7 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     const sru_attention *s = (const sru_attention *)args;
     sru__attend_run r;
     sru_status status = sru__attention_check(c, s, "attention_backward");
-    size_t all, i;
+    size_t all, most, one, floats, i;
     double dalpha = 0;
     int threads;
     if (status) return status;
@@ -2565,12 +2608,23 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 10.0 * (double)s->T * (double)s->B * (double)s->P
                               * (double)sru__max(64, s->window ? s->window : r.S));
+    r.parts = sru__min(4, r.blocks);
+    threads = (int)sru__min((size_t)threads, all * r.parts);
     r.scratch_size = sru__attend_backward_scratch(s->T, r.hd);
-    r.scratch = sru__take_floats(c, sru__min(all, (size_t)threads) * r.scratch_size);
+    r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
+    /* dq of all heads, if that is not much; else of one for each thread, at a time */
+    one = r.parts * r.tasks * SRU__KEYS * r.wide;
+    floats = sru__min(all * one, sru__max(SRU__CACHE, (size_t)threads * one));
+    most = floats / one;
+    r.dq = sru__take_floats(c, floats);
     r.dalpha = (double *)sru__take(c, all, sizeof(double));
-    if (!r.scratch || !r.dalpha) return sru__no_memory(c);
+    if (!r.scratch || !r.dq || !r.dalpha) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
-    sru__parallel((int)sru__min(all, (size_t)threads), all, sru__attend_backward_tasks, &r);
+    for (; r.first < all; r.first += r.heads) {
+        r.heads = sru__min(most, all - r.first);
+        sru__parallel(threads, r.heads * r.parts, sru__attend_backward_tasks, &r);
+        sru__parallel(threads, r.heads * r.tasks, sru__attend_backward_sums, &r);
+    }
     for (i = 0; i < all; i++) dalpha += r.dalpha[i];
     if (s->dalpha) s->dalpha[0] += (float)dalpha;
     return SRU_OK;
@@ -3172,6 +3226,7 @@ static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
 {
     sru__layer y;
     int i;
+    memset(&y, 0, sizeof y);
     y.end = sru__first_bytes(f, type);
     for (i = 0; i <= l; i++) sru__layer_from(&y, f, type, i, y.end);
     return y;
@@ -5752,6 +5807,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
         bf[q]   = s.bias ? sru__load_part(s.bias + i, n) : zero;
         br[q]   = s.bias ? sru__load_part(s.bias + s.plane + i, n) : zero;
         keep[q] = s.mask_c ? sru__load_part(s.mask_c + i, n) : one;
+        z[2*q]  = z[2*q+1] = one;       /* or gcc -Os warns that padding leaves them unset */
     }
     for (t = 0; t < s.T; t++) {
         const int skipped = pad && *pad;

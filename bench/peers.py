@@ -336,7 +336,7 @@ def markdown(lines, rows):
                                                % (n, "s" if n > 1 else "") for n in threads)
             + " | at least | |", "|---|---|" + "---:|---:|---:|"*len(threads) + "---:|---|"]
     for work, against in dict.fromkeys((r["work"], r["against"]) for r in rows):
-        cells, missed, target = [], [], None
+        cells, met, limits, target = [], True, [], None
         for n in threads:
             r = [r for r in rows if (r["work"], r["against"], r["threads"]) == (work, against, n)]
             if not r:
@@ -345,11 +345,12 @@ def markdown(lines, rows):
             r, target = r[0], r[0]["target"]
             cells += [readable(r["ours"]), readable(r["theirs"]), "%.2f" % r["ratio"]]
             if target is not None and r["ratio"] < target:
-                missed.append("%.2f" % r["at_limit"] if r["at_limit"] else "?")
+                met = False
+                limits += ["%.2f" % r["at_limit"]] if r["at_limit"] else []
         text.append("| %s | %s | %s | %s | %s |" % (
             work, against, " | ".join(cells), "" if target is None else "%.3g" % target,
-            "" if target is None else "met" if not missed else
-            "**not met**, at the limit " + " and ".join(missed)))
+            "" if target is None else "met" if met else
+            "**not met**" + (", at the limit " if limits else "") + " and ".join(limits)))
     judged = [r for r in rows if r["target"] is not None]
     missed = [r for r in judged if r["ratio"] < r["target"]]
     text += ["", "%d of %d ratios meet their target; %d of the others could not, at the machine's "

@@ -113,7 +113,8 @@ static const attention_case attention_cases[] = {
     { 64, 1, 64, 16, 1, 64, 0, 0, 0, 0, 0 }, { 65, 2, 7, 20, 4, 7, 0, 1, 0, 0, 0 },
     { 130, 1, 70, 33, 1, 1, 0, 1, 1, 0, 0 }, { 40, 3, 0, 24, 3, 0, 0, 1, 1, 1, 0 },
     { 1, 3, 200, 40, 2, 100, 0, 1, 0, 0, 0 }, { 200, 1, 0, 48, 1, 90, 1, 0, 1, 0, 0 },
-    { 300, 1, 20, 24, 2, 0, 1, 0, 1, 0, 6 }, { 300, 1, 0, 24, 1, 0, 0, 0, 1, 0, 30 }
+    { 300, 1, 20, 24, 2, 0, 1, 0, 1, 0, 6 }, { 300, 1, 0, 24, 1, 0, 0, 0, 1, 0, 30 },
+    { 700, 1, 40, 16, 1, 0, 1, 1, 0, 0, 0 }
 };
 
 static REAL attention_loss(void *arg)
@@ -135,7 +136,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     float *q = test_floats(n), *kv = test_floats(m), *dout = test_floats(n), alpha = 0.7f;
     float *bias = test_floats(k->T*S), *o = test_floats(n), *a = test_floats(n);
     float *lse = test_floats(k->B*k->H*k->T), *dq = test_floats(n), *dkv = test_floats(m);
-    float dalpha = 0.25f, *first = test_floats(n + m);
+    float dalpha = 0.25f, first_dalpha = 0, *first = test_floats(2*n + m);
     uint8_t *pad = random_mask(k->T*k->B, 4), *memory_pad = random_mask(k->M*k->B, 3);
     REAL wide_alpha = 0.7f, wide_dalpha = 0.25f;
     naive_attention p;
@@ -215,7 +216,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     s.dout = dout;
     s.dq = dq;
     s.dkv = dkv;
-    for (threads = 1; threads <= 3; threads++) {
+    for (threads = 1; threads <= 6; threads += threads < 3 ? 1 : 3) {
         double eo, eq, ekv, limit = k->climb ? 1e-5 : 1e-6;     /* scores of 100 are 4e-6 off */
         c.threads = threads;
         dalpha = 0.25f;
@@ -224,9 +225,12 @@ static void run_attention_case(const attention_case *k, int check_naive)
         CHECK(c.op->attention_backward(&c, &s) == SRU_OK, "%s", error);
         if (threads == 1) {
             memcpy(first, o, n*4);
-            memcpy(first + n, dkv, m*4);
+            memcpy(first + n, dq, n*4);
+            memcpy(first + 2*n, dkv, m*4);
+            first_dalpha = dalpha;
         }
-        CHECK(!memcmp(first, o, n*4) && !memcmp(first + n, dkv, m*4),
+        CHECK(!memcmp(first, o, n*4) && !memcmp(first + n, dq, n*4)
+              && !memcmp(first + 2*n, dkv, m*4) && !memcmp(&first_dalpha, &dalpha, 4),
               "%d threads give other bits", threads);
         eo = test_error_double(o, p.o, n);
         eq = test_error_double(dq, p.dq, n);
