@@ -783,9 +783,10 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
         #pragma omp parallel num_threads(threads) private(mode)
         {
             const size_t n = (size_t)omp_get_num_threads(), i = (size_t)omp_get_thread_num();
+            const size_t begin = count / n * i + sru__min(i, count % n);
+            const size_t end = count / n * (i + 1) + sru__min(i + 1, count % n);
             mode = sru__flush_denormals();
-            work(job, count / n * i + sru__min(i, count % n),
-                 count / n * (i + 1) + sru__min(i + 1, count % n), (int)i);
+            if (begin < end) work(job, begin, end, (int)i);
             sru__set_float_mode(mode);
         }
         return;

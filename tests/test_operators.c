@@ -1511,7 +1511,7 @@ static void test_adamw_size(size_t n)
 
 static void test_adamw(void)
 {
-    static const size_t ns[] = {0, 1, 3, 15, 16, 17, 33, 100, 1000, 40001};
+    static const size_t ns[] = {0, 1, 3, 15, 16, 17, 30, 33, 100, 1000, 40001};
     size_t i;
     for (i = 0; i < COUNT(ns); i++) {
         misaligned = i%2;
