@@ -5503,7 +5503,7 @@ SRU__INLINE sru__vec sru__tanh(sru__vec x)
 {
     const sru__vec a = sru__abs(x), z = x * x;
     sru__vec big = 1.0f - 2.0f / (sru__exp(a + a) + 1.0f), little;
-    little = z * -5.70498872745e-3f + 2.06390887954e-2f;     /* coefficients: Cephes, tanhf */
+    little = z * -5.70498872745e-3f + 2.06390887954e-2f;    /* coefficients: Cephes, tanhf */
     little = little * z - 5.37397155531e-2f;
     little = little * z + 1.33314422036e-1f;
     little = little * z - 3.33332819422e-1f;

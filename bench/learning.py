@@ -25,6 +25,7 @@ NETWORKS = [("nn.LSTM 1 x 256", "lstm", 256, 1, 0.005),
             ("nn.GRU 1 x 256", "gru", 256, 1, 0.005),
             ("reference SRU 2 x 256", "sru", 256, 2, 0.01)]
 BATCH, LENGTH = 16, 64
+CHARLM = 192, 3         # units and layers that charlm has if it is not told otherwise
 LIMIT = "charlm, if it ran at the machine's limit"
 
 
@@ -147,7 +148,7 @@ def updates_at_limit(seconds, threads, out):
     """How many updates charlm could make if its products took no longer than multiplications and
     additions in registers do, its scans no longer than their arithmetic, and all else no time."""
     import peers
-    D, L, V, rows = 192, 3, 256, BATCH*LENGTH
+    (D, L), V, rows = CHARLM, 256, BATCH*LENGTH
     flops = 3*2*(3*D*D*(V + (L - 1)*rows) + rows*V*D)       # the first layer multiplies V rows
     peak = peers.Peak(peers.Ours(None, out).isa, out)
     return int(1e9*seconds/min(peak.time("flops %d + gates %d" % (flops, 2*L*rows*D), threads, 0.5)
@@ -216,10 +217,11 @@ def main():
     os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]     # for ninja
     torch.set_num_threads(o.threads)
     results = {}
-    networks = [(("charlm " + options).strip(), options.split()) for options in o.charlm]
+    networks = [(" ".join(["charlm"] + options.split()), options.split()) for options in o.charlm]
     if o.limit:
         steps = updates_at_limit(o.seconds, o.threads, o.out)
-        networks.append((LIMIT, ["--steps", str(steps)]))
+        networks.append((LIMIT, ["--hidden", str(CHARLM[0]), "--layers", str(CHARLM[1]),
+                                 "--steps", str(steps)]))
     for name, *network in networks + NETWORKS:
         if not re.search(o.only, name):
             continue
