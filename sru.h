@@ -830,7 +830,7 @@ typedef struct sru__adamw_job {
 } sru__adamw_job;
 
 typedef struct sru__kernels {
-    int rows;               /* of a full tile of the product */
+    int rows, panels;       /* of a full tile of the product */
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
     void (*product)(size_t k, const float *a, size_t row, size_t col, int width,
                     const float *const *b, int panels, float *c, size_t ldc, size_t plane, int add,
@@ -1243,7 +1243,7 @@ static uintptr_t sru__ahead(const uintptr_t *next, size_t count, size_t strip, s
 }
 
 /* Rows are multiplied in strips of as many as a tile has; the last may be narrower. Rows of A are
-   read where they lie; columns are packed, one strip after another. */
+   read where they lie; columns too, or packed, one strip after another: see sru__packs(). */
 static int sru__strip_width(const sru__kernels *kern, size_t left)
 {
     const size_t full = (size_t)kern->rows, half = (full + 1) / 2;
@@ -1315,6 +1315,14 @@ enum {
     SRU__NEAR = 32,                 /* rows far apart that are read side by side */
     SRU__FEW = 12                   /* rows of which reading the weights takes the time */
 };
+
+/* Columns of A, of which each value of k lies elsewhere, can stay where they are as long as a tile
+   has enough to compute for one k until the next are there. Then no time is spent on packing. But
+   values a multiple of 16 KB apart would take one another's places in the cache. */
+static int sru__packs(const sru__gemm *g, const sru__kernels *kern)
+{
+    return g->a_col != 1 && (kern->panels < 3 || g->a_col % 4096 == 0);
+}
 
 /* The first row of a lot. All lots have as many strips, to within one. */
 static size_t sru__lot_start(const sru__gemm *g, size_t lot)
@@ -1400,7 +1408,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         const size_t m = sru__lot_start(g, lot + 1) - m0, strips = sru__ceil(m, full);
         const size_t j0 = sru__group_start(g, group), wide = sru__group_start(g, group + 1) - j0;
         const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
-        const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0;
+        const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0 * g->a_col;
         size_t i, j, strip;
         if (sru__singly(g->type, g->m)) {
             const int distant = sru__far(g->type, g->m, g->n, g->k);
@@ -1439,7 +1447,8 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         for (strip = strips * cut / g->cuts; strip < strips * (cut + 1) / g->cuts; strip++) {
             const int width = sru__strip_width(g->kern, m - (i = strip * full));
             const int mr = (int)sru__min(full, m - i);
-            const size_t row = g->strips ? 1 : g->a_row, col = g->strips ? (size_t)width : 1;
+            const size_t row = g->strips ? 1 : g->a_row;
+            const size_t col = g->strips ? (size_t)width : g->a_col;
             const float *ai = a + i * (g->strips ? g->kc : row);
             float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
             const int add = sru__begin(g, c, (size_t)mr, g->n0 + j0, wide);
@@ -1459,7 +1468,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     sru__gemm g = *(const sru__gemm *)args;
     const sru__kernels *kern = sru__kern(c);
     const size_t full = (size_t)kern->rows;
-    const int packs = g.a_col != 1, plain = g.type == SRU_PLAIN;
+    const int packs = sru__packs(&g, kern), plain = g.type == SRU_PLAIN;
     const int singly = sru__singly(g.type, g.m), unpacks = !singly && !plain && g.type != SRU_F32;
     const size_t most_k = singly ? g.k : sru__min(g.k, SRU__DEPTH);
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most_k, 128, 512);
@@ -5617,8 +5626,7 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
 }
 
 /* A strip of `width` rows, SRU__MR, SRU__MR/2, 2 or 1, times any number of panels, while a quarter
-   of a panel is fetched from address `ahead`, or 0; see above. One row alone has its values side by
-   side. */
+   of a panel is fetched from address `ahead`, or 0; see above. */
 static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                              int add, int mr, int nr, uintptr_t ahead)
@@ -5634,7 +5642,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * plane) * 4);
 #define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr, ahead)
-#define SRU__ROW_TILE(N) SRU__FN(edge)(1, N, k, a, 0, 1, b, c, ldc, plane, add, 1, nr, ahead)
+#define SRU__ROW_TILE(N) SRU__TILE(1, N)
 #define SRU__TILES(R, MOST) \
         ((MOST) == 1 || n == 1 ? SRU__TILE(R, 1) \
          : (MOST) == 2 || n == 2 ? SRU__TILE(R, (MOST) >= 2 ? 2 : 1) \
@@ -6249,7 +6257,7 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
 #endif
 
 static const sru__kernels SRU__FN(kernels) = {
-    SRU__MR, SRU__W < 4 ? 16 : 4 * SRU__W,
+    SRU__MR, SRU__NP, SRU__W < 4 ? 16 : 4 * SRU__W,
     SRU__FN(product), SRU__FN(unpack), SRU__FN(row), SRU__FN(scan_forward), SRU__FN(attend),
     SRU__FN(attended),
     SRU__FN(layernorm), SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(multiply),
