@@ -1655,13 +1655,15 @@ static sru_status sru__cpu_linear_backward(const sru_context *ctx, float *dx, fl
 
 /* ---- operators: scan ------------------------------------------------------------------------- */
 
-/* Every unit is independent of the others. So a task is a block of units of one direction, for a
-   chunk of time: it multiplies the block's panels, which leaves u in the cache, and scans it. */
+/* Every unit is independent of the others, and every sequence. So a task is a block of units of one
+   direction, for some of the sequences, usually all, and for a chunk of time: it multiplies the
+   block's panels, which leaves u in the cache, and scans it. */
 typedef struct sru__scan_run {
     sru_scan s;
     const sru__kernels *kern;
     int dirs;
     size_t D, blocks, block;        /* units and blocks of a direction, units of a block */
+    size_t parts, part;             /* of the sequences; sequences of a part */
     size_t from, to, chunk;         /* steps that are done now, so many at a time */
     size_t ldc;
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
@@ -1672,6 +1674,79 @@ typedef struct sru__scan_run {
     size_t state_ld;
     float *sums;                    /* (B,4,N) for backward */
 } sru__scan_run;
+
+typedef struct sru__scan_task {
+    int dir;
+    size_t col, d0, n;              /* first unit, in all and in its direction, and how many */
+    size_t b0, b1;                  /* sequences b0 ... b1-1 */
+} sru__scan_task;
+
+SRU__INLINE void sru__scan_find(const sru__scan_run *r, size_t task, sru__scan_task *p)
+{
+    const size_t block = r->parts == 1 ? task : task / r->parts;
+    p->dir = block >= r->blocks;
+    p->d0 = (block - (p->dir ? r->blocks : 0)) * r->block;
+    p->n = sru__min(r->block, r->D - p->d0);
+    p->col = (p->dir ? r->D : 0) + p->d0;
+    p->b0 = (task - block * r->parts) * r->part;
+    p->b1 = sru__min(r->s.B, p->b0 + r->part);
+}
+
+/* Blocks of at most `most` units, which become smaller only if the thread with the most to do then
+   has an eighth less. Sequences one by one, or where their rows are multiplied, `least` together:
+   all, if there are enough blocks, or parts of a multiple of `least`. */
+static void sru__scan_divide(sru__scan_run *r, size_t most, size_t least, size_t threads)
+{
+    const size_t B = r->s.B, dirs = (size_t)r->dirs, usual = threads > 1 && least == 1 ? 1 : B;
+    size_t block, best = SIZE_MAX;
+    r->block = most;
+    r->part = usual;
+    for (block = most; block >= SRU__PANEL && threads > 1; block -= SRU__PANEL) {
+        const size_t tasks = sru__ceil(r->D, block) * dirs;
+        const size_t part = least == 1 || B <= least || tasks >= threads ? usual
+            : sru__ceil(sru__ceil(B, sru__ceil(threads, tasks)), least) * least;
+        const size_t parts = part == B ? 1 : sru__ceil(B, part);
+        const size_t cost = sru__ceil(tasks * parts, threads) * block * part;
+        if (cost >= best - best / 8) continue;
+        best = cost;
+        r->block = block;
+        r->part = part;
+    }
+    r->blocks = sru__ceil(r->D, r->block);
+    r->parts = r->part == B ? 1 : sru__ceil(B, r->part);
+}
+
+/* What is the same for all sequences of a task, which takes T steps, down in time where it must. */
+SRU__INLINE void sru__scan_begin(sru__scan_job *k, const sru__scan_run *r, const sru__scan_task *p,
+                                 size_t T)
+{
+    const sru_scan *s = &r->s;
+    const ptrdiff_t row = (p->dir ? -1 : 1) * (ptrdiff_t)s->B;
+    memset(k, 0, sizeof *k);
+    k->T = T;
+    k->n = p->n;
+    k->K = s->K;
+    k->use_tanh = s->use_tanh;
+    k->scale_x = s->scale_x;
+    k->pad_step = row;
+    k->step = row * (ptrdiff_t)s->N;
+    k->vt_step = 2 * k->step;
+    k->plane = s->N;
+    k->v = s->v ? s->v + p->col : NULL;
+    k->bias = s->bias ? s->bias + p->col : NULL;
+}
+
+/* And what is not: sequence b from row (t,b) on. */
+SRU__INLINE void sru__scan_sequence(sru__scan_job *k, const sru_scan *s, size_t col, size_t row,
+                                    size_t b)
+{
+    const size_t at = row * s->N + col;
+    k->x = s->x ? s->x + at : NULL;
+    k->vt = s->vt ? s->vt + row * 2 * s->N + col : NULL;
+    k->mask_c = s->mask_c ? s->mask_c + b * s->N + col : NULL;
+    k->pad = s->mask_pad ? s->mask_pad + row : NULL;
+    k->c = s->c ? s->c + at : NULL;
+}
 
 /* Steps of the chunk that begins after t steps, and the first of them: one direction begins at the
    end. */
@@ -1698,30 +1773,35 @@ static void sru__scan_strips(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-/* u of a block: n columns from d0 on, for so many rows of a; rows of u are ldu floats apart, planes
+/* u of a task for T steps from those that a and u point to; rows of u are ldu floats apart, planes
    u_plane. */
-static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t n, const float *a,
-                              size_t rows, float *u, size_t ldu, size_t u_plane, float *scratch)
+static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, size_t T,
+                              const float *a, float *u, size_t ldu, size_t u_plane, float *scratch)
 {
     const sru_scan *s = &r->s;
+    /* rows of all sequences lie end to end; of those of a part, from one step's to the next's */
+    const size_t run = (p->b1 - p->b0) * (r->parts == 1 ? T : 1), n = p->n;
+    const size_t gap = r->parts == 1 ? 0 : s->B - run, end = r->parts == 1 ? run : T * s->B;
     const size_t full = (size_t)r->kern->rows, A = s->A, K = (size_t)s->K;
     const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
-    const int strips = r->strips[dir] != NULL;
-    const int singly = sru__singly(s->type, rows) && (rows == 1 || !strips);
+    const int strips = r->strips[p->dir] != NULL;
+    const int singly = sru__singly(s->type, end) && !gap && (end == 1 || !strips);
     /* of a single row all panels are one line, if whole planes lie end to end, since it takes many
        sums side by side to keep the processor busy; else those of the K planes go together */
     const int line = singly && !s->u && u_plane == wide;
     const size_t all = line ? K * wide : n, plane = line ? SRU__PANEL : u_plane;
-    const int distant = sru__far(s->type, rows, K * s->N, A);
+    const int distant = sru__far(s->type, end, K * s->N, A);
     /* bytes from one panel to the next, `turns` times, and then to where it goes on */
     const size_t matrix = (size_t)r->dirs * r->panels * r->panel;
     const size_t step = line ? r->panel : matrix, turns = line ? wide / SRU__PANEL : K;
     const size_t on = (line ? matrix : r->panel) - turns * step;
-    size_t of = ((size_t)dir * r->panels + d0 / SRU__PANEL) * r->panel, turn = 0;
+    size_t of = ((size_t)p->dir * r->panels + p->d0 / SRU__PANEL) * r->panel, turn = 0;
     const float *packed[SRU__LINE], *b[SRU__LINE];
     uintptr_t next[SRU__LINE];
-    size_t j, i, k, p0, kc, strip, count;
+    size_t j, i, k, p0, kc, left, strip, count;
     next[0] = 0;
+    a += p->b0 * A;
+    u += p->b0 * ldu;
     for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
         const int nr = (int)sru__min(SRU__PANEL, all - j);
         count = line ? sru__min(SRU__LINE, (all - j) / SRU__PANEL) : K;
@@ -1731,12 +1811,12 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
         }
         for (k = 0; k < count && s->type == SRU_PLAIN; k++) {
             float *panel = scratch + k * SRU__PANEL * A;
-            const size_t unit = k * s->N + (size_t)dir * r->D + d0 + j;
+            const size_t unit = k * s->N + p->col + j;
             sru__interleave(panel, SRU__PANEL, (const float *)s->w + unit * A, (size_t)nr, A, 1, A);
             packed[k] = panel;
         }
         if (singly) {
-            for (i = 0; i < rows; i++)
+            for (i = 0; i < end; i++)
                 r->kern->row(A, a + i * A, packed, (int)count, s->type, u + i * ldu + j, plane, 0,
                              nr, distant);
             continue;
@@ -1748,69 +1828,60 @@ static void sru__scan_product(const sru__scan_run *r, int dir, size_t d0, size_t
                                   scratch + k * SRU__PANEL * kc);
                 if (distant) next[k] = (uintptr_t)b[k] + kc * SRU__PANEL * sizeof(float);
             }
-            for (i = strip = 0; i < rows; i += full, strip++) {
-                const int width = sru__strip_width(r->kern, rows - i);
+            for (i = strip = 0, left = run; i < end; strip++) {
+                const int width = sru__strip_width(r->kern, left);
                 const size_t row = strips ? 1 : A, col = strips ? (size_t)width : 1;
+                const size_t m = sru__min(full, left);
                 r->kern->product(kc, a + i * A + p0 * col, row, col, width, b, (int)count,
-                                 u + i * ldu + j, ldu, plane, p0 > 0,
-                                 (int)sru__min(full, rows - i), nr,
+                                 u + i * ldu + j, ldu, plane, p0 > 0, (int)m, nr,
                                  sru__ahead(next, count, strip, kc));
+                i += m;
+                left -= m;
+                if (!left) i += gap, left = run;
             }
             if (!A) break;
         }
         for (k = 0; k < count && s->type == SRU_Q8; k++)
-            sru__scale_q8(r->kern, packed[k], u + k * plane + j, ldu, rows, (size_t)nr);
+            for (i = 0; i < end; i += run + gap)
+                sru__scale_q8(r->kern, packed[k], u + i * ldu + k * plane + j, ldu, run,
+                              (size_t)nr);
     }
 }
 
-/* Blocks of units, over the chunk that begins after t steps. */
-static void sru__scan_blocks(const sru__scan_run *r, size_t t, size_t begin, size_t end,
-                             int thread)
+/* Tasks, over the chunk that begins after t steps. */
+static void sru__scan_tasks_of(const sru__scan_run *r, size_t t, size_t begin, size_t end,
+                               int thread)
 {
     const sru_scan *s = &r->s;
     const size_t K = (size_t)s->K, N = s->N, B = s->B;
     size_t task, b;
     for (task = begin; task < end; task++) {
-        const int dir = task >= r->blocks;
-        const size_t d0 = (task - (dir ? r->blocks : 0)) * r->block;
-        const size_t n = sru__min(r->block, r->D - d0);
-        size_t t0;
-        const size_t col = (dir ? r->D : 0) + d0, T = sru__chunk(r, dir, t, &t0);
-        const ptrdiff_t sign = dir ? -1 : 1;
-        const size_t start = dir ? T - 1 : 0;               /* in the chunk */
-        float *u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
-        const size_t ldu = K * (s->u ? N : r->block), u_plane = s->u ? N : r->block;
+        sru__scan_task p;
         sru__scan_job k;
-        SRU_ASSERT(n <= r->block && (s->u || r->u));
+        size_t t0, T, start, col, ldu, u_plane;
+        float *u;
+        sru__scan_find(r, task, &p);
+        col = p.col;
+        T = sru__chunk(r, p.dir, t, &t0);
+        start = p.dir ? T - 1 : 0;
+        u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
+        ldu = K * (s->u ? N : r->block);
+        u_plane = s->u ? N : r->block;
+        SRU_ASSERT(p.n <= r->block && (s->u || r->u));
         if (!T) continue;
         if (s->w)
-            sru__scan_product(r, dir, d0, n,
-                              r->strips[dir] ? r->strips[dir] : s->a + t0 * B * s->A, T * B, u,
-                              ldu, u_plane, r->scratch + (size_t)thread * r->scratch_size);
-        memset(&k, 0, sizeof k);
-        k.T = T;
-        k.n = n;
-        k.K = s->K;
-        k.use_tanh = s->use_tanh;
-        k.scale_x = s->scale_x;
+            sru__scan_product(r, &p, T,
+                              r->strips[p.dir] ? r->strips[p.dir] : s->a + t0 * B * s->A, u, ldu,
+                              u_plane, r->scratch + (size_t)thread * r->scratch_size);
+        sru__scan_begin(&k, r, &p, T);
         k.distant = s->w || s->c;
-        k.u_step = sign * (ptrdiff_t)(B * ldu);
-        k.step = sign * (ptrdiff_t)(B * N);
-        k.vt_step = 2 * k.step;
-        k.pad_step = sign * (ptrdiff_t)B;
+        k.u_step = k.pad_step * (ptrdiff_t)ldu;
         k.u_plane = u_plane;
-        k.plane = N;
-        k.v = s->v ? s->v + col : NULL;
-        k.bias = s->bias ? s->bias + col : NULL;
-        for (b = 0; b < B; b++) {
-            const size_t row = (t0 + start) * B + b;
-            k.u = u + (start * B + b) * ldu;
-            k.x = s->x ? s->x + row * N + col : NULL;
-            k.vt = s->vt ? s->vt + row * 2 * N + col : NULL;
-            k.mask_c = s->mask_c ? s->mask_c + b * N + col : NULL;
-            k.pad = s->mask_pad ? s->mask_pad + row : NULL;
-            k.h = s->h + row * N + col;
-            k.c = s->c ? s->c + row * N + col : NULL;
+        for (b = p.b0; b < p.b1; b++) {
+            const size_t row = start * B + b;               /* in the chunk */
+            sru__scan_sequence(&k, s, col, t0 * B + row, b);
+            k.u = u + row * ldu;
+            k.h = s->h + (t0 * B + row) * N + col;
             k.cT = r->state + b * r->state_ld + col;
             k.c0 = t ? k.cT : s->c0 ? s->c0 + b * r->ldc + col : NULL;
             r->kern->scan_forward(&k);
@@ -1818,27 +1889,12 @@ static void sru__scan_blocks(const sru__scan_run *r, size_t t, size_t begin, siz
     }
 }
 
-/* Blocks do not depend on one another: no thread waits for others between chunks. */
+/* Tasks do not depend on one another: no thread waits for others between chunks. */
 static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
     size_t t;
-    for (t = r->from; t < r->to; t += r->chunk) sru__scan_blocks(r, t, begin, end, thread);
-}
-
-/* Units of a block: at most `most`, or as many fewer as let no thread get more than it must. */
-static size_t sru__block(size_t D, size_t most, size_t dirs, size_t threads)
-{
-    size_t block, best = most, least = SIZE_MAX;
-    if (threads == 1) return most;
-    for (block = most; block >= SRU__PANEL; block -= SRU__PANEL) {
-        const size_t units = sru__ceil(sru__ceil(D, block) * dirs, threads) * block;
-        if (units < least) {
-            least = units;
-            best = block;
-        }
-    }
-    return best;
+    for (t = r->from; t < r->to; t += r->chunk) sru__scan_tasks_of(r, t, begin, end, thread);
 }
 
 static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const char *name)
@@ -1881,7 +1937,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most;
+    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most, least;
     sru_status status;
     int threads, dir, packs;
     sru__clear(&r, sizeof r);
@@ -1903,8 +1959,6 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     wide = sru__max(1, sru__ceil(r.D, SRU__PANEL)) * SRU__PANEL;
     step = sru__min(4 * kern->block, wide);
     most = sru__min(kern->block, wide);
-    r.block = sru__block(r.D, s->T * s->B == 1 ? step : most, (size_t)r.dirs, (size_t)threads);
-    r.blocks = sru__ceil(r.D, r.block);
     chunk = s->T;
     if (s->w && chunk > 1) {            /* of a single step there is no need to divide */
         rows = sru__rows(c, s->type);
@@ -1913,6 +1967,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     }
     rows = chunk * s->B;
     packs = rows && s->w && s->a && s->a == s->h;       /* h overwrites a */
+    /* a step's sequences are cut where strips of a's rows are */
+    least = !s->w ? 1 : packs && s->B % full ? s->B : full;
+    sru__scan_divide(&r, s->T * s->B == 1 ? step : most, least, (size_t)threads);
     r.state = s->cT;
     r.state_ld = r.ldc;
     if (!r.state) {
@@ -1964,7 +2021,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         r.to = packs ? sru__min(r.from + chunk, s->T) : s->T;
         if (packs)
             sru__parallel(threads, sru__ceil((r.to - r.from) * s->B, full), sru__scan_strips, &r);
-        sru__parallel(threads, (size_t)r.dirs * r.blocks, sru__scan_tasks, &r);
+        sru__parallel(threads, (size_t)r.dirs * r.blocks * r.parts, sru__scan_tasks, &r);
     }
     return SRU_OK;
 }
@@ -1976,49 +2033,35 @@ static sru_status sru__cpu_scan_forward(const sru_context *ctx, const sru_scan *
 }
 
 #ifndef SRU_NO_BACKWARD
-/* A task is a block of units of one sequence. */
 static void sru__scan_backward_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
     const sru_scan *s = &r->s;
     const size_t K = (size_t)s->K, N = s->N, B = s->B;
-    size_t task;
+    size_t task, b;
     (void)thread;
     for (task = begin; task < end; task++) {
-        const size_t b = task % B, block = task / B;
-        const int dir = block >= r->blocks;
-        const size_t d0 = (block - (dir ? r->blocks : 0)) * r->block;
-        const size_t col = (dir ? r->D : 0) + d0;
-        const ptrdiff_t sign = dir ? -1 : 1;
-        const size_t row = (dir ? s->T - 1 : 0) * B + b;
+        sru__scan_task p;
         sru__scan_job k;
-        memset(&k, 0, sizeof k);
-        k.T = s->T;
-        k.n = sru__min(r->block, r->D - d0);
-        k.K = s->K;
-        k.use_tanh = s->use_tanh;
-        k.scale_x = s->scale_x;
-        k.u_step = sign * (ptrdiff_t)(B * K * N);
-        k.step = sign * (ptrdiff_t)(B * N);
-        k.vt_step = 2 * k.step;
-        k.pad_step = sign * (ptrdiff_t)B;
-        k.u_plane = k.plane = N;
-        k.u = s->u + row * K * N + col;
-        k.x = s->x ? s->x + row * N + col : NULL;
-        k.v = s->v ? s->v + col : NULL;
-        k.bias = s->bias ? s->bias + col : NULL;
-        k.vt = s->vt ? s->vt + row * 2 * N + col : NULL;
-        k.mask_c = s->mask_c ? s->mask_c + b * N + col : NULL;
-        k.c0 = s->c0 ? s->c0 + b * r->ldc + col : NULL;
-        k.pad = s->mask_pad ? s->mask_pad + row : NULL;
-        k.c = s->c + row * N + col;
-        k.dh = s->dh + row * N + col;
-        k.dc = s->dc ? s->dc + b * r->ldc + col : NULL;
-        k.du = s->du + row * K * N + col;
-        k.dx = s->x && s->dx ? s->dx + row * N + col : NULL;
-        k.dvt = s->dvt ? s->dvt + row * 2 * N + col : NULL;
-        k.sums = r->sums + b * 4 * N + col;
-        r->kern->scan_backward(&k);
+        size_t start;
+        sru__scan_find(r, task, &p);
+        start = p.dir ? s->T - 1 : 0;
+        sru__scan_begin(&k, r, &p, s->T);
+        k.u_step = k.pad_step * (ptrdiff_t)(K * N);
+        k.u_plane = N;
+        for (b = p.b0; b < p.b1; b++) {
+            const size_t row = start * B + b;
+            sru__scan_sequence(&k, s, p.col, row, b);
+            k.u = s->u + row * K * N + p.col;
+            k.c0 = s->c0 ? s->c0 + b * r->ldc + p.col : NULL;
+            k.dh = s->dh + row * N + p.col;
+            k.dc = s->dc ? s->dc + b * r->ldc + p.col : NULL;
+            k.du = s->du + row * K * N + p.col;
+            k.dx = s->x && s->dx ? s->dx + row * N + p.col : NULL;
+            k.dvt = s->dvt ? s->dvt + row * 2 * N + p.col : NULL;
+            k.sums = r->sums + b * 4 * N + p.col;
+            r->kern->scan_backward(&k);
+        }
     }
 }
 
@@ -2056,16 +2099,16 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     r.kern = sru__kern(c);
     r.dirs = s->bidirectional ? 2 : 1;
     r.D = s->N / (size_t)r.dirs;
-    r.block = r.kern->block;
-    r.blocks = sru__ceil(r.D, r.block);
     r.ldc = s->ldc ? s->ldc : s->N;
     threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 200);
+    sru__scan_divide(&r, r.kern->block, 1, (size_t)threads);
     if (s->B && s->N) {
         sru_context inner = *c;
         r.sums = sru__take_floats(&inner, s->B * 4 * s->N);
         if (!r.sums) return sru__no_memory(c);
         if (!c->measure) {
-            sru__parallel(threads, (size_t)r.dirs * r.blocks * s->B, sru__scan_backward_tasks, &r);
+            sru__parallel(threads, (size_t)r.dirs * r.blocks * r.parts, sru__scan_backward_tasks,
+                          &r);
             sru__parallel(threads, s->N, sru__scan_reduce, &r);
         }
     }
@@ -5795,30 +5838,29 @@ SRU__INLINE void SRU__FN(fetch)(const float *p)
 
 /* nv vectors side by side. What is loaded comes before what is multiplied and added: gcc would not
    fuse these around the branches of a part's load, and bits would depend on where a block ends. */
-SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, const int nv,
+SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const int nv,
                                        size_t last)
 {
-    const sru__scan_job s = *job;       /* a copy, which stores cannot change */
     const sru__vec zero = sru__zero(), one = zero + 1.0f, tiny = zero + 1e-30f;
     sru__vec c[4], vf[4], vr[4], bf[4], br[4], keep[4], z[8];
-    const float *u = s.u + at, *x = s.x ? s.x + at : NULL;
-    const float *vt = s.vt ? s.vt + at : NULL;
-    float *h = s.h + at, *cs = s.c ? s.c + at : NULL;
-    const uint8_t *pad = s.pad;
-    const size_t fetched = s.distant && s.T > SRU__FN(ahead) ? s.T - SRU__FN(ahead) : 0;
+    const float *u = s->u + at, *x = s->x ? s->x + at : NULL;
+    const float *vt = s->vt ? s->vt + at : NULL;
+    float *h = s->h + at, *cs = s->c ? s->c + at : NULL;
+    const uint8_t *pad = s->pad;
+    const size_t fetched = s->distant && s->T > SRU__FN(ahead) ? s->T - SRU__FN(ahead) : 0;
     size_t t;
     int q;
     SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
-        c[q]    = s.c0 ? sru__load_part(s.c0 + i, n) : zero;
-        vf[q]   = s.v ? sru__load_part(s.v + i, n) : zero;
-        vr[q]   = s.v ? sru__load_part(s.v + s.plane + i, n) : zero;
-        bf[q]   = s.bias ? sru__load_part(s.bias + i, n) : zero;
-        br[q]   = s.bias ? sru__load_part(s.bias + s.plane + i, n) : zero;
-        keep[q] = s.mask_c ? sru__load_part(s.mask_c + i, n) : one;
+        c[q]    = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
+        vf[q]   = s->v ? sru__load_part(s->v + i, n) : zero;
+        vr[q]   = s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
+        bf[q]   = s->bias ? sru__load_part(s->bias + i, n) : zero;
+        br[q]   = s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
+        keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
         z[2*q]  = z[2*q+1] = one;       /* or gcc -Os warns that padding leaves them unset */
     }
-    for (t = 0; t < s.T; t++) {
+    for (t = 0; t < s->T; t++) {
         const int skipped = pad && *pad;
         if (!skipped) {
             SRU__EACH(q, nv, 4) {
@@ -5826,21 +5868,21 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
                 sru__vec vft = vf[q], vrt = vr[q], uf, ur;
                 if (vt) {
                     vft = vft + sru__load_part(vt + i, n);
-                    vrt = vrt + sru__load_part(vt + s.plane + i, n);
+                    vrt = vrt + sru__load_part(vt + s->plane + i, n);
                 }
-                uf = sru__load_part(u + s.u_plane + i, n) + bf[q];
-                ur = sru__load_part(u + 2 * s.u_plane + i, n) + br[q];
+                uf = sru__load_part(u + s->u_plane + i, n) + bf[q];
+                ur = sru__load_part(u + 2 * s->u_plane + i, n) + br[q];
                 z[2*q]   = vft * c[q] + uf;
                 z[2*q+1] = vrt * c[q] + ur;
             }
             sru__exps(2 * nv, z, -1, 1);
         }
         if (t < fetched) {
-            if (x) SRU__FN(fetch)(x + SRU__FN(ahead) * s.step);
-            SRU__FN(fetch)(h + SRU__FN(ahead) * s.step);
-            if (cs) SRU__FN(fetch)(cs + SRU__FN(ahead) * s.step);
-            for (q = 0; q < s.K && cs; q++)         /* in training u lies in memory */
-                SRU__FN(fetch)(u + SRU__FN(ahead) * s.u_step + (size_t)q * s.u_plane);
+            if (x) SRU__FN(fetch)(x + SRU__FN(ahead) * s->step);
+            SRU__FN(fetch)(h + SRU__FN(ahead) * s->step);
+            if (cs) SRU__FN(fetch)(cs + SRU__FN(ahead) * s->step);
+            for (q = 0; q < s->K && cs; q++)         /* in training u lies in memory */
+                SRU__FN(fetch)(u + SRU__FN(ahead) * s->u_step + (size_t)q * s->u_plane);
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
@@ -5849,27 +5891,27 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *job, size_t at, cons
                 sru__store_part(h + i, zero, n);
             } else {
                 u0 = sru__load_part(u + i, n);
-                if (s.K == 4) skip = sru__load_part(u + 3 * s.u_plane + i, n);
-                else if (x) skip = sru__load_part(x + i, n) * s.scale_x;
+                if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, n);
+                else if (x) skip = sru__load_part(x + i, n) * s->scale_x;
                 f = 1.0f / z[2*q];
                 r = 1.0f / z[2*q+1] * keep[q];
                 c[q] = (c[q] - u0) * f + u0;
                 /* a state that fades out would become denormal, and slow */
                 if (!SRU__FLUSHES) c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
-                g = s.use_tanh ? sru__tanh(c[q]) : c[q];
+                g = s->use_tanh ? sru__tanh(c[q]) : c[q];
                 sru__store_part(h + i, (g - skip) * r + skip, n);
             }
             if (cs) sru__store_part(cs + i, c[q], n);
         }
-        u += s.u_step;
-        h += s.step;
-        if (x) x += s.step;
-        if (cs) cs += s.step;
-        if (vt) vt += s.vt_step;
-        if (pad) pad += s.pad_step;
+        u += s->u_step;
+        h += s->step;
+        if (x) x += s->step;
+        if (cs) cs += s->step;
+        if (vt) vt += s->vt_step;
+        if (pad) pad += s->pad_step;
     }
     SRU__EACH(q, nv, 4)
-        sru__store_part(s.cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
+        sru__store_part(s->cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
 }
 
 static void SRU__FN(scan_forward)(const sru__scan_job *s)
@@ -5888,10 +5930,9 @@ static void SRU__FN(scan_forward)(const sru__scan_job *s)
 
 #ifndef SRU_NO_BACKWARD
 /* From the last step to the first; pointers are those of the first. */
-SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t at, const int nv,
+SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t at, const int nv,
                                                 size_t last)
 {
-    const sru__scan_job s = *job;
     const sru__vec zero = sru__zero(), one = zero + 1.0f;
     sru__vec vf[4], vr[4], bf[4], br[4], keep[4], c0[4], c1[4], z[8];
     sru__vec dc[4], dvf[4], dvr[4], dbf[4], dbr[4];
@@ -5899,32 +5940,32 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
     int k, q;
     SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
-        vf[q]   = s.v ? sru__load_part(s.v + i, n) : zero;
-        vr[q]   = s.v ? sru__load_part(s.v + s.plane + i, n) : zero;
-        bf[q]   = s.bias ? sru__load_part(s.bias + i, n) : zero;
-        br[q]   = s.bias ? sru__load_part(s.bias + s.plane + i, n) : zero;
-        keep[q] = s.mask_c ? sru__load_part(s.mask_c + i, n) : one;
-        c0[q]   = s.c0 ? sru__load_part(s.c0 + i, n) : zero;
-        dc[q]   = s.dc ? sru__load_part(s.dc + i, n) : zero;
+        vf[q]   = s->v ? sru__load_part(s->v + i, n) : zero;
+        vr[q]   = s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
+        bf[q]   = s->bias ? sru__load_part(s->bias + i, n) : zero;
+        br[q]   = s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
+        keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
+        c0[q]   = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
+        dc[q]   = s->dc ? sru__load_part(s->dc + i, n) : zero;
         dvf[q]  = dvr[q] = dbf[q] = dbr[q] = zero;
     }
-    for (t = (ptrdiff_t)s.T - 1; t >= 0; t--) {
-        const float *u = s.u + t * s.u_step + at;
-        const float *c = s.c + t * s.step + at, *dh = s.dh + t * s.step + at;
-        const float *x = s.x ? s.x + t * s.step + at : NULL;
-        const float *vt = s.vt ? s.vt + t * s.vt_step + at : NULL;
-        float *du = s.du + t * s.u_step + at, *dx = s.dx ? s.dx + t * s.step + at : NULL;
-        float *dvt = s.dvt ? s.dvt + t * s.vt_step + at : NULL;
-        const int skipped = s.pad && s.pad[t * s.pad_step];
+    for (t = (ptrdiff_t)s->T - 1; t >= 0; t--) {
+        const float *u = s->u + t * s->u_step + at;
+        const float *c = s->c + t * s->step + at, *dh = s->dh + t * s->step + at;
+        const float *x = s->x ? s->x + t * s->step + at : NULL;
+        const float *vt = s->vt ? s->vt + t * s->vt_step + at : NULL;
+        float *du = s->du + t * s->u_step + at, *dx = s->dx ? s->dx + t * s->step + at : NULL;
+        float *dvt = s->dvt ? s->dvt + t * s->vt_step + at : NULL;
+        const int skipped = s->pad && s->pad[t * s->pad_step];
         if (t > SRU__FN(ahead)) {
-            for (k = 0; k < s.K; k++) {
-                SRU__FN(fetch)(u - SRU__FN(ahead) * s.u_step + (size_t)k * s.u_plane);
-                SRU__FN(fetch)(du - SRU__FN(ahead) * s.u_step + (size_t)k * s.u_plane);
+            for (k = 0; k < s->K; k++) {
+                SRU__FN(fetch)(u - SRU__FN(ahead) * s->u_step + (size_t)k * s->u_plane);
+                SRU__FN(fetch)(du - SRU__FN(ahead) * s->u_step + (size_t)k * s->u_plane);
             }
-            SRU__FN(fetch)(c - (SRU__FN(ahead) + 1) * s.step);
-            SRU__FN(fetch)(dh - SRU__FN(ahead) * s.step);
-            if (x) SRU__FN(fetch)(x - SRU__FN(ahead) * s.step);
-            if (dx) SRU__FN(fetch)(dx - SRU__FN(ahead) * s.step);
+            SRU__FN(fetch)(c - (SRU__FN(ahead) + 1) * s->step);
+            SRU__FN(fetch)(dh - SRU__FN(ahead) * s->step);
+            if (x) SRU__FN(fetch)(x - SRU__FN(ahead) * s->step);
+            if (dx) SRU__FN(fetch)(dx - SRU__FN(ahead) * s->step);
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
@@ -5932,11 +5973,11 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
             if (skipped) continue;
             if (vt) {
                 vft = vft + sru__load_part(vt + i, n);
-                vrt = vrt + sru__load_part(vt + s.plane + i, n);
+                vrt = vrt + sru__load_part(vt + s->plane + i, n);
             }
-            c1[q] = t ? sru__load_part(c - s.step + i, n) : c0[q];
-            uf = sru__load_part(u + s.u_plane + i, n) + bf[q];
-            ur = sru__load_part(u + 2 * s.u_plane + i, n) + br[q];
+            c1[q] = t ? sru__load_part(c - s->step + i, n) : c0[q];
+            uf = sru__load_part(u + s->u_plane + i, n) + bf[q];
+            ur = sru__load_part(u + 2 * s->u_plane + i, n) + br[q];
             z[2*q]   = vft * c1[q] + uf;
             z[2*q+1] = vrt * c1[q] + ur;
         }
@@ -5945,44 +5986,45 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
             sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, zf, zr, d;
             if (skipped) {
-                for (k = 0; k < s.K; k++) sru__store_part(du + (size_t)k * s.u_plane + i, zero, n);
+                for (k = 0; k < s->K; k++)
+                    sru__store_part(du + (size_t)k * s->u_plane + i, zero, n);
                 if (dx) sru__store_part(dx + i, zero, n);
                 if (dvt) {
                     sru__store_part(dvt + i, zero, n);
-                    sru__store_part(dvt + s.plane + i, zero, n);
+                    sru__store_part(dvt + s->plane + i, zero, n);
                 }
                 continue;
             }
             if (vt) {
                 vft = vft + sru__load_part(vt + i, n);
-                vrt = vrt + sru__load_part(vt + s.plane + i, n);
+                vrt = vrt + sru__load_part(vt + s->plane + i, n);
             }
             u0 = sru__load_part(u + i, n);
             f = 1.0f / z[2*q];
             r = 1.0f / z[2*q+1];
             g = sru__load_part(c + i, n);
-            if (s.use_tanh) g = sru__tanh(g);
-            if (s.K == 4) skip = sru__load_part(u + 3 * s.u_plane + i, n);
-            else if (x) skip = sru__load_part(x + i, n) * s.scale_x;
+            if (s->use_tanh) g = sru__tanh(g);
+            if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, n);
+            else if (x) skip = sru__load_part(x + i, n) * s->scale_x;
             d = sru__load_part(dh + i, n);
 
             /* forward: h = (g - skip)*r*keep + skip */
             dg = d * keep[q] * r;
             zr = d * keep[q] * (g - skip) * r * (one - r);      /* r = sigmoid(zr) */
-            if (s.K == 4) sru__store_part(du + 3 * s.u_plane + i, d - dg, n);
-            else if (dx) sru__store_part(dx + i, (d - dg) * s.scale_x, n);
-            d = s.use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
+            if (s->K == 4) sru__store_part(du + 3 * s->u_plane + i, d - dg, n);
+            else if (dx) sru__store_part(dx + i, (d - dg) * s->scale_x, n);
+            d = s->use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
 
             /* forward: c = (c1 - u0)*f + u0 */
             sru__store_part(du + i, d * (one - f), n);
             zf = d * (c1[q] - u0) * f * (one - f);              /* f = sigmoid(zf) */
-            sru__store_part(du + s.u_plane + i, zf, n);
-            sru__store_part(du + 2 * s.u_plane + i, zr, n);
+            sru__store_part(du + s->u_plane + i, zf, n);
+            sru__store_part(du + 2 * s->u_plane + i, zr, n);
 
             /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br */
             if (dvt) {
                 sru__store_part(dvt + i, zf * c1[q], n);
-                sru__store_part(dvt + s.plane + i, zr * c1[q], n);
+                sru__store_part(dvt + s->plane + i, zr * c1[q], n);
             }
             dvf[q] = zf * c1[q] + dvf[q];
             dvr[q] = zr * c1[q] + dvr[q];
@@ -5993,11 +6035,11 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *job, size_t
     }
     SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
-        if (s.dc) sru__store_part(s.dc + i, dc[q], n);
-        sru__store_part(s.sums + i, dvf[q], n);
-        sru__store_part(s.sums + s.plane + i, dvr[q], n);
-        sru__store_part(s.sums + 2 * s.plane + i, dbf[q], n);
-        sru__store_part(s.sums + 3 * s.plane + i, dbr[q], n);
+        if (s->dc) sru__store_part(s->dc + i, dc[q], n);
+        sru__store_part(s->sums + i, dvf[q], n);
+        sru__store_part(s->sums + s->plane + i, dvr[q], n);
+        sru__store_part(s->sums + 2 * s->plane + i, dbf[q], n);
+        sru__store_part(s->sums + 3 * s->plane + i, dbr[q], n);
     }
 }
 
