@@ -1097,11 +1097,14 @@ typedef struct sru__source {
 enum { SRU__NATIVE = -1 };
 static float sru__value(const sru__source *, size_t row, size_t col);
 
+/* Bytes of a panel. Those of panels that would begin a multiple of a page apart have one more line,
+   or they would take one another's places in the first-level cache. */
 static size_t sru__packed_panel(sru_type type, size_t k)
 {
-    return type == SRU_F32 ? 64 * k
-         : type == SRU_BF16 || type == SRU_F16 ? 64 * sru__ceil(k, 2)
-         : type == SRU_Q8 ? 64 + 64 * sru__ceil(k, 4) : 0;
+    const size_t lines = type == SRU_F32 ? k
+        : type == SRU_BF16 || type == SRU_F16 ? sru__ceil(k, 2)
+        : type == SRU_Q8 ? 1 + sru__ceil(k, 4) : 0;
+    return 64 * (lines + (lines && lines % 64 == 0));
 }
 
 /* A panel of packed weights of k columns. */
@@ -1437,7 +1440,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
                                   sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j),
                                   g->type, g->p0, g->kc,
                                   scratch ? scratch + j * SRU__PANEL * g->kc : NULL);
-                next[j] = (uintptr_t)b[j] + whole * SRU__PANEL * g->k * sizeof(float);
+                next[j] = (uintptr_t)b[j] + whole * sru__packed_panel(g->type, g->k);
             }
         }
         if (!sru__far(g->type, g->m, g->nc, g->k)) next[0] = 0;
