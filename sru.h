@@ -1686,7 +1686,7 @@ typedef struct sru__scan_task {
 
 SRU__INLINE void sru__scan_find(const sru__scan_run *r, size_t task, sru__scan_task *p)
 {
-    const size_t block = r->parts == 1 ? task : task / r->parts;
+    const size_t block = r->parts == 1 ? task : task / r->parts;    /* divisions are slow */
     p->dir = block >= r->blocks;
     p->d0 = (block - (p->dir ? r->blocks : 0)) * r->block;
     p->n = sru__min(r->block, r->D - p->d0);
@@ -1852,8 +1852,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
 }
 
 /* Tasks, over the chunk that begins after t steps. */
-static void sru__scan_tasks_of(const sru__scan_run *r, size_t t, size_t begin, size_t end,
-                               int thread)
+static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size_t end, int thread)
 {
     const sru_scan *s = &r->s;
     const size_t K = (size_t)s->K, N = s->N, B = s->B;
@@ -1897,7 +1896,7 @@ static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
     size_t t;
-    for (t = r->from; t < r->to; t += r->chunk) sru__scan_tasks_of(r, t, begin, end, thread);
+    for (t = r->from; t < r->to; t += r->chunk) sru__scan_chunk(r, t, begin, end, thread);
 }
 
 static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const char *name)
