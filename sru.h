@@ -397,6 +397,8 @@ struct sru_backend {
        y, x (rows,n)  gain, bias (n)  stats (rows,2) [mean | rstd], for backward, or NULL */
     sru_status (*layernorm_forward) (const sru_context *, float *y, float *stats, const float *x,
                                      const float *gain, const float *bias, size_t rows, size_t n);
+    /* dx = beta dx + the gradient of x, may be dy where beta is 0   dgain, dbias +=; all may be
+       NULL */
     sru_status (*layernorm_backward)(const sru_context *, float *dx, float *dgain, float *dbias,
                                      const float *dy, const float *x, const float *gain,
                                      const float *stats, float beta, size_t rows, size_t n);
@@ -843,7 +845,7 @@ typedef struct sru__kernels {
     float (*attended)(float *o, float *a, const float *q, const float *sums, const float *total,
                       float alpha, size_t n);
     void (*layernorm)(float *y, float *stats, const float *x, const float *gain, const float *bias,
-                      size_t n);
+                      size_t rows, size_t n);
     double (*softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*multiply)(float *y, const float *x, const float *m, float beta, size_t n);
@@ -852,7 +854,7 @@ typedef struct sru__kernels {
     void (*attend_backward)(float *s, float *ds, float lse, float mean);
     void (*layernorm_backward)(float *dx, float *dgain, float *dbias, const float *dy,
                                const float *x, const float *gain, const float *stats, float beta,
-                               size_t n);
+                               size_t rows, size_t n);
     double (*squares)(const float *g, size_t n);
     void (*adamw)(float *p, float *m, float *v, float *g, const sru__adamw_job *, size_t n);
 #endif
@@ -2313,7 +2315,6 @@ static void sru__attend_pack(void *job, size_t begin, size_t end, int thread)
         const size_t n = sru__min(SRU__KEYS, r->S - g * SRU__KEYS);
         const float *key = s->kv + g * SRU__KEYS * row + head / H * 2 * s->P + head % H * r->hd;
         float *block = r->keys + task * r->block;
-        if (n < SRU__KEYS) memset(block, 0, r->block * 4);
         for (j = 0; j < n; j += SRU__PANEL)
             sru__interleave(block + j * r->hd, SRU__PANEL, key + j * row,
                             sru__min(SRU__PANEL, n - j), row, 1, r->hd);
@@ -2712,11 +2713,9 @@ enum { SRU__PARTS = 32 };
 static void sru__layernorm_rows(void *job, size_t begin, size_t end, int thread)
 {
     const sru__rows_job *s = (const sru__rows_job *)job;
-    size_t i;
     (void)thread;
-    for (i = begin; i < end; i++)
-        s->kern->layernorm(s->y + i * s->n, s->stats ? s->stats + 2 * i : NULL, s->x + i * s->n,
-                           s->gain, s->bias, s->n);
+    s->kern->layernorm(s->y + begin * s->n, s->stats ? s->stats + 2 * begin : NULL,
+                       s->x + begin * s->n, s->gain, s->bias, end - begin, s->n);
 }
 
 static sru_status sru__layernorm_run(sru_context *c, const void *args)
@@ -2756,13 +2755,15 @@ static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, f
 static void sru__layernorm_parts(void *job, size_t begin, size_t end, int thread)
 {
     const sru__rows_job *s = (const sru__rows_job *)job;
-    size_t part, i;
+    size_t part;
     (void)thread;
-    for (part = begin; part < end; part++)
-        for (i = s->rows * part / s->parts; i < s->rows * (part + 1) / s->parts; i++)
-            s->kern->layernorm_backward(s->y ? s->y + i * s->n : NULL, s->stats + part * s->n,
-                                        s->stats + (s->parts + part) * s->n, s->dy + i * s->n,
-                                        s->x + i * s->n, s->gain, s->cstats + 2 * i, s->beta, s->n);
+    for (part = begin; part < end; part++) {
+        const size_t row = s->rows * part / s->parts, at = row * s->n;
+        s->kern->layernorm_backward(s->y ? s->y + at : NULL, s->stats + part * s->n,
+                                    s->stats + (s->parts + part) * s->n, s->dy + at, s->x + at,
+                                    s->gain, s->cstats + 2 * row, s->beta,
+                                    s->rows * (part + 1) / s->parts - row, s->n);
+    }
 }
 
 static sru_status sru__layernorm_backward_run(sru_context *c, const void *args)
@@ -5566,14 +5567,14 @@ SRU__INLINE sru__vec sru__tanh(sru__vec x)
     return sru__select(a < sru__zero() + 0.625f, little, big);
 }
 
-/* sqrt(x) for x >= 0: 1/sqrt(x) guessed from the bits, three Newton steps, times x. */
-SRU__INLINE sru__vec sru__root(sru__vec x)
+/* sqrt(x) for x >= 0, or 1/sqrt(x): guessed from the bits, then three of Newton's steps. */
+SRU__INLINE sru__vec sru__root(sru__vec x, const int power)
 {
     sru__vec half = x * 0.5f, y = sru__from_bits(0x5f375a86u - (sru__to_bits(x) >> 1));
     y = y * (1.5f - half * y * y);
     y = y * (1.5f - half * y * y);
-    y = y * (1.5f - half * y * y);
-    return x * y;
+    y = y + y * (0.5f - half * y * y);
+    return power > 0 ? x * y : y;
 }
 
 /* ---- the product -----------------------------------------------------------------------------
@@ -6131,10 +6132,33 @@ static void SRU__FN(attend_backward)(float *s, float *ds, float lse, float mean)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/* Where a row of n values is no multiple of a vector, its last vector ends where the row ends; only
+   so many lanes of it are new, and set here. A row shorter than a vector begins with it. */
+SRU__INLINE sru__mask SRU__FN(fresh)(size_t n)
+{
+    static const int32_t lane[] = { 0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,
+        -1, -1, -1, -1,  -1, -1, -1, -1,  -1, -1, -1, -1,  -1, -1, -1, -1,
+        0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0 };
+    sru__mask m;
+    memcpy(&m, lane + (n < SRU__W ? 32 - n : 16 - SRU__W + n % SRU__W), sizeof m);
+    return m;
+}
+
+SRU__INLINE sru__vec SRU__FN(load_end)(const float *x, size_t n)
+{
+    return n < SRU__W ? sru__load_part(x, n) : sru__load(x + n - SRU__W);
+}
+
+SRU__INLINE void SRU__FN(store_end)(float *x, sru__vec v, size_t n)
+{
+    if (n < SRU__W) memcpy(x, &v, n * 4);
+    else memcpy(x + n - SRU__W, &v, sizeof v);
+}
+
 /* The sum of x - mean, or of its squares: four sums at a time, each a chain of its own. */
 SRU__INLINE float SRU__FN(row_sum)(const float *x, float mean, const int square, size_t n)
 {
-    sru__vec sum[4];
+    sru__vec sum[4], d;
     size_t i = 0;
     int q;
     SRU__UNROLL
@@ -6142,67 +6166,133 @@ SRU__INLINE float SRU__FN(row_sum)(const float *x, float mean, const int square,
     for (; i + 4 * SRU__W <= n; i += 4 * SRU__W) {
         SRU__UNROLL
         for (q = 0; q < 4; q++) {
-            const sru__vec d = sru__load(x + i + (size_t)q * SRU__W) - mean;
+            d = sru__load(x + i + (size_t)q * SRU__W) - mean;
             sum[q] = square ? d * d + sum[q] : sum[q] + d;
         }
     }
-    for (; i < n; i += SRU__W) {
-        sru__vec d = sru__load_part(x + i, n - i) - mean;
-        if (n - i < SRU__W) d = sru__load_part((const float *)&d, n - i);
+    for (; i + SRU__W <= n; i += SRU__W) {
+        d = sru__load(x + i) - mean;
         sum[0] = square ? d * d + sum[0] : sum[0] + d;
+    }
+    if (i < n) {
+        d = sru__select(SRU__FN(fresh)(n), SRU__FN(load_end)(x, n) - mean, sru__zero());
+        sum[1] = square ? d * d + sum[1] : sum[1] + d;
     }
     return sru__sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+/* Sums of a row are chains of dependent operations: those of as many rows run side by side as the
+   first-level cache holds. */
+SRU__INLINE size_t SRU__FN(rows_side_by_side)(size_t n)
+{
+    return sru__min(SRU__PANEL, sru__max(1, 3072 / n));
+}
+
 /* y = (x - mean)*rstd*gain + bias */
 static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const float *gain,
-                               const float *bias, size_t n)
+                               const float *bias, size_t rows, size_t n)
 {
-    const float mean = SRU__FN(row_sum)(x, 0, 0, n) / (float)n;
-    const float variance = SRU__FN(row_sum)(x, mean, 1, n) / (float)n;
-    const float rstd = (float)(1.0 / sru__dsqrt((double)variance + 1e-5));
-    size_t i;
-    if (stats) {
-        stats[0] = mean;
-        stats[1] = rstd;
+    float mean[SRU__PANEL], rstd[SRU__PANEL] = { 0 };
+    size_t lot, r, i;
+    for (; rows > 0; rows -= lot, x += lot * n, y += lot * n) {
+        lot = sru__min(rows, SRU__FN(rows_side_by_side)(n));
+        for (r = 0; r < lot; r++) mean[r] = SRU__FN(row_sum)(x + r * n, 0, 0, n) / (float)n;
+        for (r = 0; r < lot; r++) rstd[r] = SRU__FN(row_sum)(x + r * n, mean[r], 1, n) / (float)n;
+        for (r = 0; r < lot; r += SRU__W) {
+            const sru__vec v = sru__root(sru__load(rstd + r) + 1e-5f, -1);
+            memcpy(rstd + r, &v, sizeof v);
+        }
+        for (r = 0; r < lot; r++) {
+            const float *from = x + r * n;
+            const float m = mean[r], s = rstd[r];
+            const sru__vec end = SRU__FN(load_end)(from, n);    /* y may be where x is */
+            float *to = y + r * n;
+            sru__vec v;
+            for (i = 0; i + SRU__W <= n; i += SRU__W) {
+                v = (sru__load(from + i) - m) * s * sru__load(gain + i) + sru__load(bias + i);
+                memcpy(to + i, &v, sizeof v);
+            }
+            if (i < n) {
+                v = (end - m) * s * SRU__FN(load_end)(gain, n) + SRU__FN(load_end)(bias, n);
+                SRU__FN(store_end)(to, v, n);
+            }
+            if (stats) {
+                *stats++ = mean[r];
+                *stats++ = rstd[r];
+            }
+        }
     }
-    for (i = 0; i + SRU__W <= n; i += SRU__W) {
-        const sru__vec v = (sru__load(x + i) - mean) * rstd * sru__load(gain + i)
-                         + sru__load(bias + i);
-        memcpy(y + i, &v, sizeof v);
-    }
-    if (i < n)
-        sru__store_part(y + i, (sru__load_part(x + i, n - i) - mean) * rstd
-                               * sru__load_part(gain + i, n - i)
-                               + sru__load_part(bias + i, n - i), n - i);
 }
 
 #ifndef SRU_NO_BACKWARD
+/* One vector of columns of a row: its part of dx, where its shares of dgain and dbias are added. */
+SRU__INLINE sru__vec SRU__FN(norm_column)(sru__vec *dgain, sru__vec *dbias, sru__vec dy, sru__vec x,
+                                          sru__vec gain, const float *stats, const float *means)
+{
+    const sru__vec xhat = (x - stats[0]) * stats[1];
+    *dgain = dy * xhat + *dgain;
+    *dbias = *dbias + dy;
+    return (dy * gain - means[0] - xhat * means[1]) * stats[1];
+}
+
+/* With xhat = (x - mean)*rstd and g = dy*gain: dgain += dy*xhat, dbias += dy,
+   dx = (g - mean(g) - xhat*mean(g*xhat))*rstd, or += where beta is not 0. */
 static void SRU__FN(layernorm_backward)(float *dx, float *dgain, float *dbias, const float *dy,
                                         const float *x, const float *gain, const float *stats,
-                                        float beta, size_t n)
+                                        float beta, size_t rows, size_t n)
 {
-    const float mean = stats[0], rstd = stats[1];
-    sru__vec s1 = sru__zero(), s2 = s1;
-    float m1, m2;
-    size_t i;
-    for (i = 0; i < n; i += SRU__W) {               /* gain beyond n is 0 */
-        const sru__vec g = sru__load_part(dy + i, n - i) * sru__load_part(gain + i, n - i);
-        s1 = s1 + g;
-        s2 = g * ((sru__load_part(x + i, n - i) - mean) * rstd) + s2;
-    }
-    m1 = sru__sum(s1) / (float)n;
-    m2 = sru__sum(s2) / (float)n;
-    for (i = 0; i < n; i += SRU__W) {
-        const sru__vec d = sru__load_part(dy + i, n - i);
-        const sru__vec xhat = (sru__load_part(x + i, n - i) - mean) * rstd;
-        sru__store_part(dgain + i, d * xhat + sru__load_part(dgain + i, n - i), n - i);
-        sru__store_part(dbias + i, d + sru__load_part(dbias + i, n - i), n - i);
-        if (dx) {
-            sru__vec g = (d * sru__load_part(gain + i, n - i) - m1 - xhat * m2) * rstd;
-            if (beta != 0) g = sru__load_part(dx + i, n - i) * beta + g;
-            sru__store_part(dx + i, g, n - i);
+    const sru__mask fresh = SRU__FN(fresh)(n);
+    float means[2 * SRU__PANEL];
+    size_t lot, r, i, at;
+    for (; rows > 0; rows -= lot, stats += 2 * lot) {
+        sru__vec end[SRU__PANEL], dg, db, g;
+        lot = sru__min(rows, SRU__FN(rows_side_by_side)(n));
+        for (r = at = 0; r < lot; r++, at += n) {
+            const float mean = stats[2 * r], rstd = stats[2 * r + 1];
+            sru__vec s1 = sru__zero(), s2 = s1;
+            for (i = 0; i + SRU__W <= n; i += SRU__W) {
+                g = sru__load(dy + at + i) * sru__load(gain + i);
+                s1 = s1 + g;
+                s2 = g * ((sru__load(x + at + i) - mean) * rstd) + s2;
+            }
+            if (i < n) {
+                g = SRU__FN(load_end)(dy + at, n) * SRU__FN(load_end)(gain, n);
+                g = sru__select(fresh, g, sru__zero());
+                s1 = s1 + g;
+                s2 = g * ((SRU__FN(load_end)(x + at, n) - mean) * rstd) + s2;
+            }
+            means[2 * r] = sru__sum(s1) / (float)n;
+            means[2 * r + 1] = sru__sum(s2) / (float)n;
         }
+        if (n % SRU__W) {                       /* before dx, which may be where dy is */
+            dg = SRU__FN(load_end)(dgain, n);
+            db = SRU__FN(load_end)(dbias, n);
+            for (r = at = 0; r < lot; r++, at += n) {
+                end[r] = SRU__FN(norm_column)(&dg, &db, SRU__FN(load_end)(dy + at, n),
+                                              SRU__FN(load_end)(x + at, n),
+                                              SRU__FN(load_end)(gain, n), stats + 2 * r,
+                                              means + 2 * r);
+                if (dx && beta != 0) end[r] = SRU__FN(load_end)(dx + at, n) * beta + end[r];
+            }
+            SRU__FN(store_end)(dgain, sru__select(fresh, dg, SRU__FN(load_end)(dgain, n)), n);
+            SRU__FN(store_end)(dbias, sru__select(fresh, db, SRU__FN(load_end)(dbias, n)), n);
+        }
+        for (r = at = 0; r < lot; r++, at += n)
+            for (i = 0; i + SRU__W <= n; i += SRU__W) {
+                dg = sru__load(dgain + i);
+                db = sru__load(dbias + i);
+                g = SRU__FN(norm_column)(&dg, &db, sru__load(dy + at + i), sru__load(x + at + i),
+                                         sru__load(gain + i), stats + 2 * r, means + 2 * r);
+                if (dx && beta != 0) g = sru__load(dx + at + i) * beta + g;
+                if (dx) memcpy(dx + at + i, &g, sizeof g);
+                memcpy(dgain + i, &dg, sizeof dg);
+                memcpy(dbias + i, &db, sizeof db);
+            }
+        for (r = at = 0; r < lot && dx && n % SRU__W; r++, at += n)
+            SRU__FN(store_end)(dx + at, end[r], n);
+        x += lot * n;
+        dy += lot * n;
+        if (dx) dx += lot * n;
     }
 }
 #endif
@@ -6291,7 +6381,7 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
         const sru__vec m0 = sru__load_part(m + i, n - i), v0 = sru__load_part(v + i, n - i);
         /* one product in each sum: of two, the compiler might fuse now this, now that one */
         const sru__vec m1 = (d - m0) * s->step1 + m0, v1 = (d * d - v0) * s->step2 + v0;
-        const sru__vec down = sru__root(v1) * s->root_unbias2 + s->eps;
+        const sru__vec down = sru__root(v1, 1) * s->root_unbias2 + s->eps;
         sru__store_part(m + i, m1, n - i);
         sru__store_part(v + i, v1, n - i);
         sru__store_part(p + i, p0 * s->shrink - m1 * s->rate / down, n - i);
