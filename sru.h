@@ -2246,16 +2246,16 @@ static size_t sru__attend_scratch(size_t hd)
     return SRU__KEYS * (hd + SRU__KEYS + wide + 1 + SRU__PANEL);
 }
 
-/* Up to 64 rows, one after another and scaled. */
-static void sru__scaled(const sru__kernels *kern, float *out, const float *const *rows, size_t n,
-                        size_t k, float scale)
+/* Up to 64 rows scaled, and put `apart` from one another. */
+static void sru__scaled(const sru__kernels *kern, float *out, size_t apart,
+                        const float *const *rows, size_t n, size_t k, float scale)
 {
     float by[SRU__KEYS];
     size_t i, p;
     for (i = 0; i < SRU__KEYS; i++) by[i] = scale;
     for (i = 0; i < n; i++)
         for (p = 0; p < k; p += SRU__KEYS)
-            kern->multiply(out + i * k + p, rows[i] + p, by, 0, sru__min(SRU__KEYS, k - p));
+            kern->multiply(out + i * apart + p, rows[i] + p, by, 0, sru__min(SRU__KEYS, k - p));
 }
 
 /* c (n,16*panels) = or += a times the first k rows of panels that lie one after another, of `deep`
@@ -2309,7 +2309,7 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     }
     memset(sums, 0, n * wide * 4);
     memset(total, 0, n * SRU__PANEL * 4);
-    sru__scaled(r->kern, queries, rows, n, hd, r->scale);
+    sru__scaled(r->kern, queries, hd, rows, n, hd, r->scale);
     for (g = from / SRU__KEYS; g * SRU__KEYS < to; g++) {
         const float *block = keys + g % ring * stride;
         const size_t start = g * SRU__KEYS, end = start + SRU__KEYS;
@@ -2526,15 +2526,25 @@ static sru_status sru__cpu_attention_forward(const sru_context *ctx, const sru_a
 }
 
 #ifndef SRU_NO_BACKWARD
-/* Up to 64 rows of one head as panels of 16 columns, scaled; rows to 64 are filled with zeros. */
-static void sru__panels(float *panels, const float *const *rows, size_t n, size_t hd, float scale)
+/* Up to 64 rows of one head, `row` apart, as panels of 16 columns. */
+static void sru__panels(float *panels, const float *a, size_t row, size_t n, size_t hd)
 {
+    size_t j;
+    for (j = 0; j < hd; j += SRU__PANEL)
+        sru__interleave(panels + j * SRU__KEYS, SRU__PANEL, a + j, sru__min(SRU__PANEL, hd - j), 1,
+                        row, n);
+}
+
+/* The sum of products, in 16 sums that do not wait for one another. */
+static float sru__dot(const float *a, const float *b, size_t n)
+{
+    float sum[SRU__PANEL] = { 0 }, all = 0;
     size_t i, j;
-    memset(panels, 0, sru__ceil(hd, SRU__PANEL) * SRU__PANEL * SRU__KEYS * 4);
-    for (i = 0; i < n; i++)
-        for (j = 0; j < hd; j++)
-            panels[(j / SRU__PANEL * SRU__KEYS + i) * SRU__PANEL + j % SRU__PANEL]
-                = rows[i][j] * scale;
+    for (i = 0; i + SRU__PANEL <= n; i += SRU__PANEL)
+        for (j = 0; j < SRU__PANEL; j++) sum[j] += a[i + j] * b[i + j];
+    for (j = 0; i + j < n; j++) sum[j] += a[i + j] * b[i + j];
+    for (j = 0; j < SRU__PANEL; j++) all += sum[j];
+    return all;
 }
 
 /* Floats of scratch for one head: its queries and gradients in rows and in panels, and what a pair
@@ -2545,8 +2555,8 @@ static size_t sru__attend_backward_scratch(size_t T, size_t hd)
     return SRU__KEYS * (n * (2 * hd + 2 * wide + 1) + 2 * hd + 3 * wide + 2 * SRU__KEYS);
 }
 
-/* A head's queries and gradients of a, in rows and in panels, and the means of the gradients of
-   each query's weights. Returns the head's part of dalpha. */
+/* A head's queries and gradients of o, in rows, scaled, and in panels; and the means of the gradients
+   of each query's weights. Returns the head's part of dalpha. */
 static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *qs, float *das,
                                   float *qp, float *dap, float *mean)
 {
@@ -2556,20 +2566,20 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
     const float alpha = s->alpha ? s->alpha[0] : 1;
     const float *rows[SRU__KEYS];
     double dalpha = 0;
-    size_t i, j, k;
+    size_t i, j;
     memset(rows, 0, sizeof rows);
     for (i = 0; i < r->tasks; i++) {
         const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
-        for (j = 0; j < n; j++) rows[j] = s->q + at + (i * SRU__KEYS + j) * row;
-        sru__scaled(r->kern, qs + i * each, rows, n, hd, r->scale);
-        sru__panels(qp + i * panel, rows, n, hd, r->scale);
-        for (j = 0; j < n; j++) rows[j] = s->dout + at + (i * SRU__KEYS + j) * row;
-        sru__scaled(r->kern, das + i * each, rows, n, hd, alpha);
-        sru__panels(dap + i * panel, rows, n, hd, alpha);
+        const float *q = s->q + at + i * SRU__KEYS * row, *dout = s->dout + at + i * SRU__KEYS * row;
+        const float *a = s->a + at + i * SRU__KEYS * row;
+        for (j = 0; j < n; j++) rows[j] = q + j * row;
+        sru__scaled(r->kern, qs + i * each, hd, rows, n, hd, r->scale);
+        sru__panels(qp + i * panel, q, row, n, hd);
+        for (j = 0; j < n; j++) rows[j] = dout + j * row;
+        sru__scaled(r->kern, das + i * each, hd, rows, n, hd, alpha);
+        sru__panels(dap + i * panel, dout, row, n, hd);
         for (j = 0; j < n; j++) {               /* forward: o = q + alpha*a */
-            const float *a = s->a + at + (i * SRU__KEYS + j) * row;
-            float dot = 0;
-            for (k = 0; k < hd; k++) dot += rows[j][k] * a[k];
+            const float dot = sru__dot(dout + j * row, a + j * row, hd);
             dalpha += (double)dot;
             mean[i * SRU__KEYS + j] = alpha * dot;
         }
@@ -2585,15 +2595,19 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     const sru__kernels *kern = r->kern;
     const size_t H = (size_t)s->H, hd = r->hd, wide = r->wide, q = r->tasks;
     const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide;
-    const float keep = 1 / (1 - s->dropout);
+    const size_t row = s->B * 2 * s->P;
+    const float keep = 1 / (1 - s->dropout), alpha = s->alpha ? s->alpha[0] : 1;
     float *qs = r->scratch + (size_t)thread * r->scratch_size, *das = qs + q * each;
     float *qp = das + q * each, *dap = qp + q * panel;
     float *mean = dap + q * panel, *kt = mean + q * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
     float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
     float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
-    const float *rows[SRU__KEYS], *values[SRU__KEYS];
+    const float *dks[SRU__KEYS], *dvs[SRU__KEYS];
     size_t task, last = SIZE_MAX, g, i, j, n, k;
-    memset(rows, 0, sizeof rows);
+    for (j = 0; j < SRU__KEYS; j++) {
+        dks[j] = dk + j * wide;
+        dvs[j] = dv + j * wide;
+    }
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->parts, part = task % r->parts;
         const size_t b = head / H, h = head % H;
@@ -2606,20 +2620,18 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
         last = head;
         for (g = 0; g < r->blocks; g++) {
             const size_t first = g * SRU__KEYS, keys = sru__min(SRU__KEYS, r->S - first);
+            const float *key;
+            float *dkey;
             const size_t turn = g % (2 * r->parts);     /* to and fro: earlier keys are seen more */
             if ((turn < r->parts ? turn : 2 * r->parts - 1 - turn) != part) continue;
-            for (j = 0; j < keys; j++) {
-                rows[j] = s->kv + ((first + j) * s->B + b) * 2 * s->P + h * hd;
-                values[j] = rows[j] + s->P;
+            key = s->kv + first * row + b * 2 * s->P + h * hd;
+            for (j = 0; j < keys; j += SRU__PANEL) {
+                const size_t wide_keys = sru__min(SRU__PANEL, keys - j);
+                sru__interleave(kt + j * hd, SRU__PANEL, key + j * row, wide_keys, row, 1, hd);
+                sru__interleave(vt + j * hd, SRU__PANEL, key + s->P + j * row, wide_keys, row, 1,
+                                hd);
             }
-            memset(kt, 0, 2 * SRU__KEYS * hd * 4);
-            for (j = 0; j < keys; j++)
-                for (i = 0; i < hd; i++) {
-                    const size_t to = (j / SRU__PANEL * hd + i) * SRU__PANEL + j % SRU__PANEL;
-                    kt[to] = rows[j][i];
-                    vt[to] = values[j][i];
-                }
-            sru__panels(kp, rows, keys, hd, r->scale);
+            sru__panels(kp, key, row, keys, hd);
             memset(dk, 0, 2 * panel * 4);
             for (i = 0; i < q; i++) {
                 size_t lo, hi, low = SIZE_MAX, high = 0;
@@ -2631,9 +2643,9 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                 }
                 if (low >= first + SRU__KEYS || high <= first) continue;
                 sru__times_panels(kern, qs + i * each, hd, 1, n, hd, kt, hd,
-                                  SRU__KEYS / SRU__PANEL, p, SRU__KEYS, 0);
+                                  sru__ceil(keys, SRU__PANEL), p, SRU__KEYS, 0);
                 sru__times_panels(kern, das + i * each, hd, 1, n, hd, vt, hd,
-                                  SRU__KEYS / SRU__PANEL, ds, SRU__KEYS, 0);
+                                  sru__ceil(keys, SRU__PANEL), ds, SRU__KEYS, 0);
                 for (j = 0; j < n; j++) {
                     const size_t t = i * SRU__KEYS + j;
                     float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
@@ -2651,20 +2663,16 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                     for (k = 0; k < SRU__KEYS && s->dropout > 0; k++) score[k] *= mask[k];
                 }
                 /* forward: a = p v, scores = q k' */
-                memset(p + n * SRU__KEYS, 0, (SRU__KEYS - n) * SRU__KEYS * 4);
-                memset(ds + n * SRU__KEYS, 0, (SRU__KEYS - n) * SRU__KEYS * 4);
-                sru__times_panels(kern, p, 1, SRU__KEYS, SRU__KEYS, SRU__KEYS, dap + i * panel,
+                sru__times_panels(kern, p, 1, SRU__KEYS, keys, n, dap + i * panel,
                                   SRU__KEYS, wide / SRU__PANEL, dv, wide, 1);
-                sru__times_panels(kern, ds, 1, SRU__KEYS, SRU__KEYS, SRU__KEYS, qp + i * panel,
+                sru__times_panels(kern, ds, 1, SRU__KEYS, keys, n, qp + i * panel,
                                   SRU__KEYS, wide / SRU__PANEL, dk, wide, 1);
-                sru__times_panels(kern, ds, SRU__KEYS, 1, n, SRU__KEYS, kp, SRU__KEYS,
+                sru__times_panels(kern, ds, SRU__KEYS, 1, n, keys, kp, SRU__KEYS,
                                   wide / SRU__PANEL, dq + i * panel, wide, 1);
             }
-            for (j = 0; j < keys; j++) {
-                float *to = s->dkv + ((first + j) * s->B + b) * 2 * s->P + h * hd;
-                memcpy(to, dk + j * wide, hd * 4);
-                memcpy(to + s->P, dv + j * wide, hd * 4);
-            }
+            dkey = s->dkv + (key - s->kv);
+            sru__scaled(kern, dkey, row, dks, keys, hd, r->scale);
+            sru__scaled(kern, dkey + s->P, row, dvs, keys, hd, alpha);
         }
     }
 }
@@ -2683,9 +2691,9 @@ static void sru__attend_backward_sums(void *job, size_t begin, size_t end, int t
         for (t = first; t < sru__min(first + SRU__KEYS, s->T); t++) {
             const size_t at = (t * s->B + head / (size_t)s->H) * s->P + head % (size_t)s->H * r->hd;
             for (j = 0; j < r->hd; j++) {
-                float sum = s->alpha ? s->dout[at + j] : 0;
+                float sum = 0;
                 for (part = 0; part < r->parts; part++) sum += dq[part * whole + t * r->wide + j];
-                s->dq[at + j] = sum;
+                s->dq[at + j] = sum * r->scale + (s->alpha ? s->dout[at + j] : 0);
             }
         }
     }
