@@ -2555,8 +2555,8 @@ static size_t sru__attend_backward_scratch(size_t T, size_t hd)
     return SRU__KEYS * (n * (2 * hd + 2 * wide + 1) + 2 * hd + 3 * wide + 2 * SRU__KEYS);
 }
 
-/* A head's queries and gradients of o, in rows, scaled, and in panels; and the means of the gradients
-   of each query's weights. Returns the head's part of dalpha. */
+/* A head's queries and gradients of o, in rows, scaled, and in panels; and the means of the
+   gradients of each query's weights. Returns the head's part of dalpha. */
 static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *qs, float *das,
                                   float *qp, float *dap, float *mean)
 {
@@ -2570,8 +2570,8 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
     memset(rows, 0, sizeof rows);
     for (i = 0; i < r->tasks; i++) {
         const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
-        const float *q = s->q + at + i * SRU__KEYS * row, *dout = s->dout + at + i * SRU__KEYS * row;
-        const float *a = s->a + at + i * SRU__KEYS * row;
+        const size_t start = at + i * SRU__KEYS * row;
+        const float *q = s->q + start, *dout = s->dout + start, *a = s->a + start;
         for (j = 0; j < n; j++) rows[j] = q + j * row;
         sru__scaled(r->kern, qs + i * each, hd, rows, n, hd, r->scale);
         sru__panels(qp + i * panel, q, row, n, hd);
