@@ -819,6 +819,7 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
    h, c, dh and dx are `step` floats apart, negative where time runs down. */
 typedef struct sru__scan_job {
     size_t T, n;
+    size_t u_n;                     /* columns of u that may be read: n, or whole panels of them */
     int K, use_tanh;
     int distant;                    /* rows of x, h and c lie in memory: to be fetched ahead */
     float scale_x;
@@ -1853,7 +1854,8 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     a += p->b0 * A;
     u += p->b0 * ldu;
     for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
-        const int nr = (int)sru__min(SRU__PANEL, all - j);
+        const size_t units = sru__min(SRU__PANEL, all - j);
+        const int nr = s->u ? (int)units : SRU__PANEL;      /* our own u has room for whole panels */
         count = line ? sru__min(SRU__LINE, (all - j) / SRU__PANEL) : K;
         for (k = 0; k < count && s->type != SRU_PLAIN; k++, of += step) {
             packed[k] = (const float *)(const void *)((const char *)s->w + of);
@@ -1862,7 +1864,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
         for (k = 0; k < count && s->type == SRU_PLAIN; k++) {
             float *panel = scratch + k * SRU__PANEL * A;
             const size_t unit = k * s->N + p->col + j;
-            sru__interleave(panel, SRU__PANEL, (const float *)s->w + unit * A, (size_t)nr, A, 1, A);
+            sru__interleave(panel, SRU__PANEL, (const float *)s->w + unit * A, units, A, 1, A);
             packed[k] = panel;
         }
         if (singly) {
@@ -1924,6 +1926,7 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
                               u_plane, r->scratch + (size_t)thread * r->scratch_size);
         sru__scan_begin(&k, r, &p, T);
         k.distant = s->w || s->c;
+        k.u_n = s->u ? p.n : r->block;
         k.u_step = k.pad_step * (ptrdiff_t)ldu;
         k.u_plane = u_plane;
         for (b = p.b0; b < p.b1; b++) {
@@ -5903,6 +5906,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const 
     const float *vt = s->vt ? s->vt + at : NULL;
     float *h = s->h + at, *cs = s->c ? s->c + at : NULL;
     const uint8_t *pad = s->pad;
+    const size_t u_last = sru__min(SRU__W, last + s->u_n - s->n);
     const size_t fetched = s->distant && s->T > SRU__FN(ahead) ? s->T - SRU__FN(ahead) : 0;
     size_t t;
     int q;
@@ -5921,13 +5925,14 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const 
         if (!skipped) {
             SRU__EACH(q, nv, 4) {
                 const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
+                const size_t un = q == nv - 1 ? u_last : SRU__W;
                 sru__vec vft = vf[q], vrt = vr[q], uf, ur;
                 if (vt) {
                     vft = vft + sru__load_part(vt + i, n);
                     vrt = vrt + sru__load_part(vt + s->plane + i, n);
                 }
-                uf = sru__load_part(u + s->u_plane + i, n) + bf[q];
-                ur = sru__load_part(u + 2 * s->u_plane + i, n) + br[q];
+                uf = sru__load_part(u + s->u_plane + i, un) + bf[q];
+                ur = sru__load_part(u + 2 * s->u_plane + i, un) + br[q];
                 z[2*q]   = vft * c[q] + uf;
                 z[2*q+1] = vrt * c[q] + ur;
             }
@@ -5942,12 +5947,13 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const 
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
+            const size_t un = q == nv - 1 ? u_last : SRU__W;
             sru__vec u0, f, r, g, skip = zero;
             if (skipped) {
                 sru__store_part(h + i, zero, n);
             } else {
-                u0 = sru__load_part(u + i, n);
-                if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, n);
+                u0 = sru__load_part(u + i, un);
+                if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, un);
                 else if (x) skip = sru__load_part(x + i, n) * s->scale_x;
                 f = 1.0f / z[2*q];
                 r = 1.0f / z[2*q+1] * keep[q];
