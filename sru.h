@@ -1855,7 +1855,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     u += p->b0 * ldu;
     for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
         const size_t units = sru__min(SRU__PANEL, all - j);
-        const int nr = s->u ? (int)units : SRU__PANEL;      /* our own u has room for whole panels */
+        const int nr = s->u ? (int)units : SRU__PANEL;      /* own u has room for whole panels */
         count = line ? sru__min(SRU__LINE, (all - j) / SRU__PANEL) : K;
         for (k = 0; k < count && s->type != SRU_PLAIN; k++, of += step) {
             packed[k] = (const float *)(const void *)((const char *)s->w + of);
