@@ -9,6 +9,7 @@
                                         14 of an exponential and 10 of the rest
        build/peak copy 1 0.1 BYTES      from one array to another, 10^9 bytes read and written
        build/peak read 1 0.1 BYTES
+       build/peak start 2 0.1           10^9 times a second that threads begin and are waited for
 
    on 1 thread for 0.1 seconds; BYTES are those of all threads. Prints the median of repetitions of
    about 1 ms, as other times are medians: the clock rises now and then. */
@@ -139,6 +140,8 @@ static void copy_over(char *to, const char *from, size_t bytes)
     __asm__ volatile("" : : "r"(to) : "memory");
 }
 
+static void do_nothing(void) { }
+
 /* What takes no bytes: 10^9 of what it counts in one call, and calls in 1 ms or so. */
 static const struct {
     const char *name;
@@ -148,32 +151,34 @@ static const struct {
 } of_registers[] = {
     { "flops", multiply_and_add, 2e-9*WIDTH*CHAINS*ROUNDS,          50 },
     { "tile",  multiply_tile,    2e-9*WIDTH*ROWS*COLS*DEPTH*AGAIN,  20 },
-    { "gates", compute_gates,    1e-9*WIDTH*STEPS,                  30 }
+    { "gates", compute_gates,    1e-9*WIDTH*STEPS,                  30 },
+    { "start", do_nothing,       1e-9,                               1 }
 };
 
 int main(int argc, char **argv)
 {
     const char *what = argc > 3 ? argv[1] : "";
     const int threads = argc > 3 ? atoi(argv[2]) : 1, copy = !strcmp(what, "copy");
+    const int start = !strcmp(what, "start"), again = start ? 500 : 1;
     const double seconds = argc > 3 ? atof(argv[3]) : 0;
     size_t bytes = argc > 4 ? (size_t)atof(argv[4])/(size_t)(threads > 0 ? threads : 1) : 0;
     size_t repeat = 1 + (size_t)2e7/(bytes + 1);
     static double times[MOST];
     void (*call)(void) = NULL;
-    double end, work;
+    double begin, work;
     int count = 0;
     char *memory;
     int at;
     bytes = (bytes + 63)/64*64;
     work = 1e-9*(double)bytes*(copy ? 2 : 1);
-    for (at = 0; at < 3; at++) {
+    for (at = 0; at < 4; at++) {
         if (strcmp(what, of_registers[at].name)) continue;
         call = of_registers[at].call;
         work = of_registers[at].count;
         repeat = of_registers[at].repeat;
     }
     if (threads < 1 || !(call ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
-        fputs("peak flops|tile|gates THREADS SECONDS | copy|read THREADS SECONDS BYTES: "
+        fputs("peak flops|tile|gates|start THREADS SECONDS | copy|read THREADS SECONDS BYTES: "
               "see peak.c\n", stderr);
         return 1;
     }
@@ -183,23 +188,26 @@ int main(int argc, char **argv)
     memory += 64 - (size_t)memory%64;
     for (at = 0; at < DEPTH*ROWS; at++) row_values[at] = given/(float)(at + 1);
     for (at = 0; at < DEPTH*COLS; at++) columns[at] += given*(float)at;
-    end = now() + seconds;
+    /* threads may begin on one processor: the system takes up to a tenth of a second to part them */
+    begin = now() + (threads > 1 ? 0.1 : 0);
     do {
-        const double start = now();
-        int t;
+        const double before = now();
+        int n, t;
+        for (n = 0; n < again; n++) {
 #pragma omp parallel for num_threads(threads)
-        for (t = 0; t < threads; t++) {
-            char *mine = memory + 2*bytes*(size_t)t;
-            size_t i;
-            for (i = 0; i < repeat; i++) {
-                if (call) call();
-                else if (copy) copy_over(mine + bytes, mine, bytes);
-                else add_up((const float *)mine, bytes);
+            for (t = 0; t < threads; t++) {
+                char *mine = memory + 2*bytes*(size_t)t;
+                size_t i;
+                for (i = 0; i < repeat; i++) {
+                    if (call) call();
+                    else if (copy) copy_over(mine + bytes, mine, bytes);
+                    else add_up((const float *)mine, bytes);
+                }
             }
         }
-        times[count++] = now() - start;
-    } while (now() < end && count < MOST);
+        if (before >= begin) times[count++] = now() - before;
+    } while (!count || (now() < begin + seconds && count < MOST));
     qsort(times, (size_t)count, sizeof *times, ascending);
-    printf("%.6g\n", threads*(double)repeat*work/times[count/2]);
+    printf("%.6g\n", (start ? again : threads*(double)repeat)*work/times[count/2]);
     return 0;
 }
