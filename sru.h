@@ -2351,24 +2351,37 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     }
 }
 
+/* Up to 64 rows of one head, `row` apart, as panels of 16 rows, and as panels of 16 columns. */
+static void sru__row_panels(float *panels, const float *a, size_t row, size_t n, size_t hd)
+{
+    size_t j;
+    for (j = 0; j < n; j += SRU__PANEL)
+        sru__interleave(panels + j * hd, SRU__PANEL, a + j * row, sru__min(SRU__PANEL, n - j), row,
+                        1, hd);
+}
+
+static void sru__column_panels(float *panels, const float *a, size_t row, size_t n, size_t hd)
+{
+    size_t j;
+    for (j = 0; j < hd; j += SRU__PANEL)
+        sru__interleave(panels + j * SRU__KEYS, SRU__PANEL, a + j, sru__min(SRU__PANEL, hd - j), 1,
+                        row, n);
+}
+
 static void sru__attend_pack(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
     const size_t H = (size_t)s->H, row = s->B * 2 * s->P;
-    size_t task, j;
+    size_t task;
     (void)thread;
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->blocks, g = task % r->blocks;
         const size_t n = sru__min(SRU__KEYS, r->S - g * SRU__KEYS);
         const float *key = s->kv + g * SRU__KEYS * row + head / H * 2 * s->P + head % H * r->hd;
         float *block = r->keys + task * r->block;
-        for (j = 0; j < n; j += SRU__PANEL)
-            sru__interleave(block + j * r->hd, SRU__PANEL, key + j * row,
-                            sru__min(SRU__PANEL, n - j), row, 1, r->hd);
-        for (j = 0; j < r->hd; j += SRU__PANEL)
-            sru__interleave(block + (r->hd + j) * SRU__KEYS, SRU__PANEL, key + s->P + j,
-                            sru__min(SRU__PANEL, r->hd - j), 1, row, n);
+        sru__row_panels(block, key, row, n, r->hd);
+        sru__column_panels(block + r->hd * SRU__KEYS, key + s->P, row, n, r->hd);
     }
 }
 
@@ -2529,15 +2542,6 @@ static sru_status sru__cpu_attention_forward(const sru_context *ctx, const sru_a
 }
 
 #ifndef SRU_NO_BACKWARD
-/* Up to 64 rows of one head, `row` apart, as panels of 16 columns. */
-static void sru__panels(float *panels, const float *a, size_t row, size_t n, size_t hd)
-{
-    size_t j;
-    for (j = 0; j < hd; j += SRU__PANEL)
-        sru__interleave(panels + j * SRU__KEYS, SRU__PANEL, a + j, sru__min(SRU__PANEL, hd - j), 1,
-                        row, n);
-}
-
 /* The sum of products, in 16 sums that do not wait for one another. */
 static float sru__dot(const float *a, const float *b, size_t n)
 {
@@ -2577,10 +2581,10 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
         const float *q = s->q + start, *dout = s->dout + start, *a = s->a + start;
         for (j = 0; j < n; j++) rows[j] = q + j * row;
         sru__scaled(r->kern, qs + i * each, hd, rows, n, hd, r->scale);
-        sru__panels(qp + i * panel, q, row, n, hd);
+        sru__column_panels(qp + i * panel, q, row, n, hd);
         for (j = 0; j < n; j++) rows[j] = dout + j * row;
         sru__scaled(r->kern, das + i * each, hd, rows, n, hd, alpha);
-        sru__panels(dap + i * panel, dout, row, n, hd);
+        sru__column_panels(dap + i * panel, dout, row, n, hd);
         for (j = 0; j < n; j++) {               /* forward: o = q + alpha*a */
             const float dot = sru__dot(dout + j * row, a + j * row, hd);
             dalpha += (double)dot;
@@ -2628,13 +2632,9 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
             const size_t turn = g % (2 * r->parts);     /* to and fro: earlier keys are seen more */
             if ((turn < r->parts ? turn : 2 * r->parts - 1 - turn) != part) continue;
             key = s->kv + first * row + b * 2 * s->P + h * hd;
-            for (j = 0; j < keys; j += SRU__PANEL) {
-                const size_t wide_keys = sru__min(SRU__PANEL, keys - j);
-                sru__interleave(kt + j * hd, SRU__PANEL, key + j * row, wide_keys, row, 1, hd);
-                sru__interleave(vt + j * hd, SRU__PANEL, key + s->P + j * row, wide_keys, row, 1,
-                                hd);
-            }
-            sru__panels(kp, key, row, keys, hd);
+            sru__row_panels(kt, key, row, keys, hd);
+            sru__row_panels(vt, key + s->P, row, keys, hd);
+            sru__column_panels(kp, key, row, keys, hd);
             memset(dk, 0, 2 * panel * 4);
             for (i = 0; i < q; i++) {
                 size_t lo, hi, low = SIZE_MAX, high = 0;
