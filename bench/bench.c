@@ -276,7 +276,7 @@ static void measure(bench *c, double ns[2])
         if (now() - start > 2e4 || together > 1000000) break;
         together *= 2;
     }
-    /* threads may begin on one processor: the system takes up to a tenth of a second to part them */
+    /* threads may begin on one processor: the system takes a tenth of a second to part them */
     end = now() + (c->ctx.threads > 1 && option.seconds > 0 ? 1e8 : 0);
     while (now() < end) c->call(c);
     end = now() + 1e9 * option.seconds;

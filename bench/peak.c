@@ -188,7 +188,7 @@ int main(int argc, char **argv)
     memory += 64 - (size_t)memory%64;
     for (at = 0; at < DEPTH*ROWS; at++) row_values[at] = given/(float)(at + 1);
     for (at = 0; at < DEPTH*COLS; at++) columns[at] += given*(float)at;
-    /* threads may begin on one processor: the system takes up to a tenth of a second to part them */
+    /* threads may begin on one processor: the system takes a tenth of a second to part them */
     begin = now() + (threads > 1 ? 0.1 : 0);
     do {
         const double before = now();
