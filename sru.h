@@ -5412,6 +5412,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__UNROLL_4
 #undef SRU__PREFETCH
 #undef SRU__ANEW
+#undef SRU__SHUFFLE
 #undef SRU__PORTION
 #undef SRU__TRAINING
 #undef SRU__PANEL
