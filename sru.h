@@ -5728,13 +5728,23 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
                    t + (size_t)i * ldt + j * SRU__PANEL, bytes);
 }
 
-/* A strip of `width` rows, SRU__MR, SRU__MR/2, 2 or 1, times any number of panels, while a quarter
-   of a panel is fetched from address `ahead`, or 0; see above. */
+/* A strip of `width` rows, SRU__MR, SRU__MR/2, 2 or 1, of which mr exist, times any number of
+   panels, while a quarter of a panel is fetched from address `ahead`, or 0; see above. */
 static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                              int add, int mr, int nr, uintptr_t ahead)
 {
-    const int most = width == SRU__MR ? SRU__NP : width == 1 ? SRU__NP_ONE : SRU__NP_HALF;
+    const int half = SRU__MR / 2, more = mr - half;
+    int most;
+    /* five rows as four and one: vectors of 16 take longer to multiply than to load again */
+    if (SRU__W == 16 && width == SRU__MR && (more == 1 || more == 2)) {
+        SRU__FN(product)(k, a, row, col, half, b, panels, c, ldc, plane, add, half, nr, ahead);
+        a += (size_t)half * row;
+        c += (size_t)half * ldc;
+        width = mr = more;
+        ahead = 0;
+    }
+    most = width == SRU__MR ? SRU__NP : width == 1 ? SRU__NP_ONE : SRU__NP_HALF;
     while (panels > 0) {
         /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1 */
         const int times = panels <= most ? 1 : (panels + most - 1) / most;      /* divisions are */
