@@ -2412,6 +2412,18 @@ static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
     }
 }
 
+/* Whole heads, one after another, without waiting for other threads. */
+static void sru__attend_heads(void *job, size_t begin, size_t end, int thread)
+{
+    sru__attend_run r = *(const sru__attend_run *)job;
+    r.keys += (size_t)thread * r.blocks * r.block;
+    r.scratch += (size_t)thread * r.scratch_size;
+    for (r.first = begin; r.first < end; r.first++) {
+        sru__attend_pack(&r, 0, r.blocks, 0);
+        sru__attend_tasks(&r, 0, r.tasks, 0);
+    }
+}
+
 /* A ring starts with its place, modulo its length, and how many of the keys before it are there. */
 static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
 {
@@ -2527,11 +2539,11 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
         sru__ring_advance(&r);
         return SRU_OK;
     }
-    for (; r.first < all; r.first += r.heads) {
-        r.heads = sru__min(most, all - r.first);
-        sru__parallel(threads, r.heads * r.blocks, sru__attend_pack, &r);
-        sru__parallel(threads, r.heads * r.tasks, sru__attend_tasks, &r);
-    }
+    /* as many heads for each thread, and all threads for each of the rest */
+    r.first = all / (size_t)threads * (size_t)threads;
+    sru__parallel(threads, r.first, sru__attend_heads, &r);
+    sru__parallel(threads, (all - r.first) * r.blocks, sru__attend_pack, &r);
+    sru__parallel(threads, (all - r.first) * r.tasks, sru__attend_tasks, &r);
     return SRU_OK;
 }
 

@@ -221,6 +221,11 @@ static void run_attention_case(const attention_case *k, int check_naive)
         c.threads = threads;
         dalpha = 0.25f;
         s.dalpha = k->plain ? NULL : &dalpha;
+        /* so that what is not written shows */
+        memset(o, 0xff, n*4);
+        memset(a, 0xff, n*4);
+        memset(dq, 0xff, n*4);
+        memset(dkv, 0xff, m*4);
         CHECK(c.op->attention_forward(&c, &s) == SRU_OK, "%s", error);
         CHECK(c.op->attention_backward(&c, &s) == SRU_OK, "%s", error);
         if (threads == 1) {
