@@ -1587,6 +1587,10 @@ static void test_read_tensor(void)
     CHECK(t.shape[0] == 1 && t.shape[1] == 2 && t.shape[2] == 3 && t.shape[3] == 4, "four");
     t.data = values;
     CHECK(!sru_read_tensor(&t, file.p, file.n, error), "%s", error);
+    strcpy(t.name, "matrix");
+    t.data = NULL;
+    CHECK(!sru_read_tensor(&t, file.p, file.n, error), "%s", error);
+    CHECK(t.shape[0] == 4 && t.shape[1] == 6 && !t.shape[2] && !t.shape[3], "two after four");
     memset(&t, 0, sizeof t);
     strcpy(t.name, "five");
     CHECK(sru_read_tensor(&t, file.p, file.n, error) == SRU_EFILE, "five dimensions");
@@ -1608,6 +1612,7 @@ static void test_read_tensor(void)
     CHECK(sru_read_tensor(&t, file.p, file.n, error) == SRU_ENOENT, "the metadata");
     CHECK(sru_read_tensor(&t, file.p, file.n - 1, error) == SRU_EFILE, "cut short");
     CHECK(sru_read_tensor(&t, file.p, file.n - 1, NULL) == SRU_EFILE, "cut short, no sentence");
+    CHECK(sru_read_tensor(&t, "\2\0\0\0\0\0\0\0{}", 10, error) == SRU_ENOENT, "%s", error);
     CHECK(sru_read_tensor(NULL, file.p, file.n, error) == SRU_EINVAL, "no tensor");
     CHECK(sru_read_tensor(&t, NULL, file.n, error) == SRU_EINVAL, "no file");
     bad = image_copy(im);
@@ -1871,9 +1876,9 @@ static void test_types_of_weights(void)
 
 static char *path_of(const char *name)
 {
-    static char paths[4][700];
+    static char paths[16][700];
     static int next;
-    char *path = paths[next++ % 4];
+    char *path = paths[next++ % 16];
     sprintf(path, "%s/%s", directory, name);
     return path;
 }
@@ -2296,7 +2301,7 @@ static void test_paths(void)
     sru_config f = small_config(SRU_ARCH_SRU);
     sru_model m = initial(&f, 1), *loaded;
     const char *path = path_of("here.safetensors"), *folder = path_of("folder");
-    char error[SRU_ERROR_SIZE] = "", *inside = path_of("folder/x.safetensors");
+    char error[SRU_ERROR_SIZE] = "", *inside = path_of("folder/x.safetensors"), *beside;
     st_bytes file;
     size_t size = 0;
     void *bytes;
@@ -2362,6 +2367,14 @@ static void test_paths(void)
     file = contents(path);
     bytes = sru_read_file(path, &size, error);
     CHECK(bytes && size == file.n && !memcmp(bytes, file.p, size), "read otherwise");
+    free(bytes);
+    beside = path_of("here.safetensors.tmp");       /* where it would be written is a folder */
+    CHECK(!mkdir(beside, 0755), "a folder: %s", strerror(errno));
+    CHECK(sru_save(path, &m, NULL, NULL, 0, error) == SRU_EFILE, "beside is a folder");
+    CHECK(strstr(error, beside) != NULL, "'%s'", error);
+    CHECK(!rmdir(beside), "the folder beside is gone: %s", strerror(errno));
+    bytes = sru_read_file(path, &size, error);
+    CHECK(bytes && size == file.n && !memcmp(bytes, file.p, size), "the older file has changed");
     free(bytes);
     CHECK(!sru_load(path, no_type, error), "loaded as a type that there is not");
     loaded = sru_load(path, SRU_Q8, error);
