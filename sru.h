@@ -2519,7 +2519,7 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     const sru_attention *s = (const sru_attention *)args;
     sru__attend_run r;
     sru_status status = sru__attention_check(c, s, "attention_forward");
-    size_t all, most;
+    size_t all;
     int threads;
     if (status) return status;
     if (!s->T || !s->B) return SRU_OK;
@@ -2528,10 +2528,9 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 4.0 * (double)sru__max(s->T, 16) * (double)s->B * (double)s->P
                               * (double)sru__max(64, s->window ? s->window : r.S));
-    most = s->ring ? 0 : sru__min(all, (size_t)threads);
     r.scratch_size = sru__attend_scratch(r.hd);
     r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
-    r.keys = sru__take_floats(c, most * r.blocks * r.block);
+    r.keys = sru__take_floats(c, s->ring ? 0 : sru__min(all, (size_t)threads) * r.blocks * r.block);
     if (!r.scratch || !r.keys) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if (s->ring) {

@@ -224,6 +224,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
         /* so that what is not written shows */
         memset(o, 0xff, n*4);
         memset(a, 0xff, n*4);
+        memset(lse, 0xff, k->B*k->H*k->T*4);
         memset(dq, 0xff, n*4);
         memset(dkv, 0xff, m*4);
         CHECK(c.op->attention_forward(&c, &s) == SRU_OK, "%s", error);
