@@ -197,9 +197,9 @@ typedef struct sru_io {
     float *const  *saved;           /* L pointers to (T,B,width): out, the inputs of each layer, for
                                        the memory of a later call; or NULL, as may be each */
 
-    void          *tape;            /* what backward will need. Not NULL means training: dropout is
-                                       on, x or tokens, masks and memory must not change until
-                                       backward, and of state only c is used */
+    void          *tape;            /* what backward will need, and uses up. Not NULL means
+                                       training: dropout is on, x or tokens, masks and memory must
+                                       not change until backward, and of state only c is used */
     const float   *dropout_mask;    /* (L,B,N) factors of c, instead of random ones, where the
                                        config's dropout is not 0; or NULL */
     const float   *rnn_dropout_mask;   /* (B,width) of layer 0's input, (B,N) of the others';
@@ -3359,7 +3359,7 @@ static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
 static sru_status sru__check_config(const sru_config *f, char *error)
 {
     const char *wrong = NULL;
-    size_t most;
+    float most;
     int l;
     if (f->input_size < 1) wrong = "input_size must be at least 1";
     else if (f->hidden_size < 1) wrong = "hidden_size must be at least 1";
@@ -3390,8 +3390,8 @@ static sru_status sru__check_config(const sru_config *f, char *error)
             wrong = "projection_size must be a multiple of num_heads";
     }
     if (!wrong) {
-        most = sru__widest(f) + 64;
-        if (!sru__fits(64.0f * (float)most * (float)most * (float)(sru__layers(f) + 1)))
+        most = (float)sru__widest(f) + 64;
+        if (!sru__fits(64.0f * most * most * (float)(sru__layers(f) + 1)))
             wrong = "the sizes are too large for this machine's memory";
     }
     if (!wrong) return SRU_OK;
@@ -5514,6 +5514,9 @@ typedef uint32_t sru__bits;
 SRU__INLINE sru__bits sru__to_bits(sru__vec x) { sru__bits b; memcpy(&b, &x, 4); return b; }
 SRU__INLINE sru__vec sru__from_bits(sru__bits b) { sru__vec x; memcpy(&x, &b, 4); return x; }
 SRU__INLINE sru__vec sru__select(sru__mask m, sru__vec a, sru__vec b) { return m ? a : b; }
+/* with -ffast-math gcc 14 takes NaN for a number here, whatever it is told */
+#define SRU__MIN(a, x) ((sru__to_bits(x) & 0x7fffffffu) > 0x7f800000u || !(a < x) ? x : a)
+#define SRU__MAX(a, x) ((sru__to_bits(x) & 0x7fffffffu) > 0x7f800000u || !(a > x) ? x : a)
 #endif
 
 SRU__INLINE sru__vec sru__zero(void) { sru__vec v; memset(&v, 0, sizeof v); return v; }

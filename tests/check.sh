@@ -16,6 +16,9 @@ passed=0 failed=0
 # excerpt: what of $dir/log.txt is shown where a check fails
 excerpt() { head -n 12 $dir/log.txt; }
 
+# have COMMAND: it is installed; or says that what needs it is skipped
+have() { command -v ${1%% *} > /dev/null || { echo "skipped: $1 is not installed"; false; }; }
+
 # count STATUS WHAT
 count()
 {

@@ -950,7 +950,8 @@ static void test_config(void)
         { "{\"input_size\": 1, \"hidden_size\": 2147483647, \"bidirectional\": true, "
           "\"num_layers\": 32}", NULL, NULL },
         { "{\"input_size\": 2147483647, \"hidden_size\": 2}", NULL, NULL },
-        { "{\"input_size\": 3, \"hidden_size\": 65536, \"num_layers\": 32}", "rnn_lst.0", NULL }
+        { "{\"input_size\": 3, \"hidden_size\": 65536, \"num_layers\": 32}",
+          sizeof(size_t) > 4 ? "rnn_lst.0" : "too large", NULL }
     };
     static const char *const sizes[] = { "input_size", "hidden_size", "num_layers",
                                          "projection_size" };
@@ -1710,6 +1711,14 @@ static int ends_in(const char *name, const char *end)
     return n >= m && !strcmp(name + n - m, end);
 }
 
+/* 1 for other bits, but for the one by which registers of 32-bit x86 make a NaN quiet. */
+static size_t differ(float a, float b)
+{
+    const uint32_t x = test_to_bits(a), y = test_to_bits(b), quiet = 0x400000;
+    const int nan = !test_finite(a) && (x & (quiet - 1));
+    return nan ? (x | quiet) != (y | quiet) : x != y;
+}
+
 /* Each tensor of the weights against that of the image, by the reference's order of the grouped
    matrix: unit u's matrix k is column, or row, u*K + k. */
 static void check_weights(const char *what, const sru_model *m, image *im, const char *prefix)
@@ -1744,7 +1753,7 @@ static void check_weights(const char *what, const sru_model *m, image *im, const
             for (c = 0; c < cols; c++) {
                 const size_t row = grouped ? r % N*K + r/N : r;
                 const size_t at = transposed ? c*rows + row : row*cols + c;
-                wrong += test_to_bits(t.data[r*cols + c]) != test_to_bits(image_value(im, p, at));
+                wrong += differ(t.data[r*cols + c], image_value(im, p, at));
             }
         CHECK(!wrong, "%s: '%s': %lu values are wrong", what, name, (unsigned long)wrong);
     }
@@ -1971,7 +1980,7 @@ static void test_round_trips(void)
             f = small_config(SRU_ARCH_SRU3);
             f.num_layers = SRU_MAX_LAYERS;
             for (i = 0; i < SRU_MAX_LAYERS; i++) f.projection_sizes[i] = 1 + i % 7;
-            f.projection_sizes[3] = 2000;
+            f.projection_sizes[3] = sizeof(size_t) > 4 ? 2000 : 500;
             f.dropout = f.rnn_dropout = 0.12345678f;
             f.highway_bias = -1.2345679e-20f;
             f.weight_c_init = 1.2345679e-20f;
@@ -2491,7 +2500,7 @@ static void test_workspace(void)
         sru_io io;
         void *packed = NULL, *tape = NULL;
         float *x, *h, *dx, *grads;
-        const size_t T = 1 + test_bits() % 9, B = 1 + test_bits() % 4;
+        const size_t T = 1 + (size_t)(test_bits() % 9), B = 1 + (size_t)(test_bits() % 4);
         size_t work, size, k;
         int training;
         memset(&ctx, 0, sizeof ctx);

@@ -6,8 +6,6 @@
 mkdir $dir/renamed
 strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 
-have() { command -v "$1" > /dev/null || { echo "skipped: $1 is not installed"; false; }; }
-
 # ---- a program that uses what an option leaves over ----------------------------------------------
 
 cat > $dir/smoke.c <<'END'
@@ -165,9 +163,7 @@ cat > $dir/nothing.h <<'END'
 END
 
 smoke "default, C99"            $c
-smoke "default, C++11"          $cpp
 smoke "SRU_STATIC"              $c -DSRU_STATIC
-smoke "SRU_STATIC, C++"         $cpp -DSRU_STATIC
 smoke "SRUDEF"                  $c -DSRUDEF="__attribute__((visibility(\"default\"))) extern"
 smoke "SRU_NO_STDIO"            $c -DSRU_NO_STDIO
 smoke "SRU_NO_BACKWARD"         $c -DSRU_NO_BACKWARD
@@ -175,11 +171,15 @@ smoke "SRU_NO_SIMD"             $c -DSRU_NO_SIMD
 smoke "SRU_NO_DISPATCH"         $c -DSRU_NO_DISPATCH
 smoke "SRU_NO_DISPATCH, native" $c -DSRU_NO_DISPATCH -march=native
 smoke "SRU_MALLOC, SRU_ASSERT"  $c -include $dir/counted.h
-smoke "SRU_MALLOC, C++"         $cpp -include $dir/counted.h
 smoke "no heap"                 $c -include $dir/nothing.h
 smoke "NDEBUG"                  $c -DNDEBUG
 smoke "as little as can be"     $c -include $dir/nothing.h -DSRU_STATIC -DSRU_NO_STDIO \
                                 -DSRU_NO_BACKWARD -DSRU_NO_SIMD
+if have "$CXX"; then
+    smoke "default, C++11"      $cpp
+    smoke "SRU_STATIC, C++"     $cpp -DSRU_STATIC
+    smoke "SRU_MALLOC, C++"     $cpp -include $dir/counted.h
+fi
 if have clang; then
     smoke "default, clang"      clang -std=c99
     smoke "SRU_STATIC, clang"   clang -std=c99 -DSRU_STATIC
@@ -263,13 +263,16 @@ fi
 
 echo '#include "../../../../sru.h"
 int main(void) { return !sru_cpu()->name; }' > $dir/user.c
-for compiler in "$CC -std=c99" "$CXX -x c++ -std=c++11"; do
+for compiler in "$CC -std=c99" "$cpp"; do
+    command -v ${compiler%% *} > /dev/null || continue
     check "one implementation, another file" $compiler $dir/user.c tests/sru.c -o $dir/two
     check "two files that have it static" $compiler -DSRU_STATIC -DSRU_IMPLEMENTATION $dir/user.c \
         tests/sru.c -o $dir/two
 done
 check "C from C++: compiles C"   $CC  -std=c99 -c tests/sru.c -o $dir/c.o
-check "C from C++: links"        $CXX -x c++ $dir/user.c -x none $dir/c.o -o $dir/two
+if command -v ${CXX%% *} > /dev/null; then
+    check "C from C++: links"    $CXX -x c++ $dir/user.c -x none $dir/c.o -o $dir/two
+fi
 
 # ---- symbols and macros --------------------------------------------------------------------------
 

@@ -1484,6 +1484,8 @@ static void test_adamw_size(size_t n)
     struct { float *p, *m, *v; } w[3];          /* trained with 1, 2 and 3 threads */
     float *p = w[0].p = randoms(n), *m = w[0].m = zeros(n), *v = w[0].v = zeros(n);
     double *P = wide(p, n), *M = reals(n), *V = reals(n);
+    /* variables: in 32-bit code, constants may have more bits than a float */
+    const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, decay = 0.1f;
     uint64_t t;
     size_t i;
     int k;
@@ -1493,13 +1495,13 @@ static void test_adamw_size(size_t n)
         double *G;
         if (n > 3) g[0] = 0, g[1] = 1e-12f, g[2] = 1e8f;
         G = wide(g, n);
-        naive_adamw(P, M, V, G, (double)scale, (double)0.01f, (double)0.9f, (double)0.999f,
-                    (double)1e-8f, (double)0.1f, t, n);
+        naive_adamw(P, M, V, G, (double)scale, (double)lr, (double)beta1, (double)beta2,
+                    (double)eps, (double)decay, t, n);
         for (k = 0; k < 3; k++) {
             float *g1 = copy(g, n);
             sru_context c = context(1 + k);
-            CHECK(op->adamw(&c, w[k].p, w[k].m, w[k].v, g1, scale, 0.01f, 0.9f, 0.999f, 1e-8f,
-                            0.1f, t, n) == SRU_OK, "%s", message);
+            CHECK(op->adamw(&c, w[k].p, w[k].m, w[k].v, g1, scale, lr, beta1, beta2, eps, decay, t,
+                            n) == SRU_OK, "%s", message);
             for (i = 0; i < n && g1[i] == 0; i++) continue;
             CHECK(i == n, "g[%lu] is %g after an update", (unsigned long)i,
                   i < n ? (double)g1[i] : 0);

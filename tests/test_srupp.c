@@ -799,6 +799,7 @@ static void test_dropout(void)
 /* Scratch memory at B = 1, P = 256: linear in T, and with a window not growing at all. */
 static void test_memory(void)
 {
+    const size_t T = sizeof T > 4 ? 1024 : 256;         /* as 32 bits of address allow */
     size_t work[2][3], i;
     int w;
     for (w = 0; w < 2; w++) {
@@ -812,10 +813,11 @@ static void test_memory(void)
             m.config.projection_size = 256;
             m.config.causal = 1;
             m.config.window = w ? 256 : 0;
-            CHECK(sru_size(&n, NULL, &m, (size_t)1024 << 2*i, 1) == SRU_OK, "sru_size failed");
+            CHECK(sru_size(&n, NULL, &m, T << 2*i, 1) == SRU_OK, "sru_size failed");
             work[w][i] = n.work;
-            printf("T %5d, %s: %8.2f MB of scratch memory, %.2f MB of state\n", 1024 << 2*i,
-                   w ? "window 256" : "no window ", (double)n.work/1e6, (double)n.state*4e-6);
+            printf("T %5d, %s: %8.2f MB of scratch memory, %.2f MB of state\n",
+                   (int)(T << 2*i), w ? "window 256" : "no window ", (double)n.work/1e6,
+                   (double)n.state*4e-6);
         }
     }
     CHECK((double)work[0][1] < 4.1*(double)work[0][0]
