@@ -628,6 +628,7 @@ static double sru__dlog(double x)
     double m, s, z, sum = 0;
     int i, n;
     memcpy(&bits, &x, 8);
+    if (bits >> 52 == 0x7ff) return x;                  /* infinity, NaN */
     n = (int)(bits >> 52) - 1022;
     bits = (bits & 0xfffffffffffffu) | ((uint64_t)1022 << 52);
     memcpy(&m, &bits, 8);                               /* x = m 2^n, 0.5 <= m < 1 */

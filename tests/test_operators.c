@@ -1414,6 +1414,31 @@ static void test_softmax_shape(size_t rows, size_t n, double range)
     release();
 }
 
+/* Of a value that is not a number, whichever it is, neither loss nor gradients are. */
+static void test_softmax_nan(void)
+{
+    enum { MOST = 40 };
+    float y[2*MOST], dy[2*MOST];
+    int32_t targets[2] = {0, 0};
+    size_t n, at, i;
+    for (n = 1; n <= MOST; n++) {
+        for (at = 0; at < n; at++) {
+            sru_context c = context(1);
+            double loss = 0;
+            uint64_t bits;
+            int numbers = 0;
+            for (i = 0; i < 2*n; i++) y[i] = (float)test_random();
+            y[n + at] = test_from_bits(0x7fc00000);
+            CHECK(op->softmax_loss(&c, &loss, dy, y, targets, 1, 2, n) == SRU_OK, "%s", message);
+            memcpy(&bits, &loss, 8);
+            for (i = 0; i < n; i++) numbers += !is_nan(dy[n + i]) + is_nan(dy[i]);
+            CHECK((bits & 0x7fffffffffffffff) > 0x7ff0000000000000 && !numbers,
+                  "softmax of %lu, NaN at %lu: loss %g, %d gradients", (unsigned long)n,
+                  (unsigned long)at, loss, numbers);
+        }
+    }
+}
+
 static void test_softmax(void)
 {
     static const size_t shapes[][2] = {{0, 3}, {1, 1}, {1, 2}, {3, 5}, {4, 16}, {7, 17}, {33, 31},
@@ -1427,6 +1452,7 @@ static void test_softmax(void)
         test_softmax_shape(shapes[i][0], shapes[i][1], 1e30);
     }
     misaligned = 0;
+    test_softmax_nan();
     {
         /* exact answers: one logit far above, far below, all equal */
         static const float y[] = {1e4f, -1e4f, 0, -1e4f, -1e4f, 1e4f, -1e4f, -1e4f, -1e4f};
