@@ -87,6 +87,8 @@ count $? 'bench_cuda: lines without a time'
 
 # ---- with sanitizers -----------------------------------------------------------------------------
 
+export ASAN_OPTIONS=detect_stack_use_after_return=0     # else gcc 14's is fifty times as slow
+
 # sanitize NAME HOW: the stand-in's own code comes from the first object, and should be fast
 sanitize()
 {
