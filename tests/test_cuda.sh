@@ -25,7 +25,7 @@ compile()
 run()
 {
     what=$1; shift
-    timeout 900 "$@" > $dir/log.txt 2>&1
+    timeout 120 "$@" > $dir/log.txt 2>&1
     status=$?
     last=$(tail -n 1 $dir/log.txt | grep -E '^[0-9]+ passed, 0 failed$') || status=1
     count $status "$what"
@@ -60,7 +60,7 @@ head -c 20000 sru.h > $dir/text.txt
 tiny='--steps 5 --hidden 12 --layers 2 --batch 3 --length 9 --dropout 0.2'
 for arch in sru 'srupp --projection 6 --window 7'; do
     for side in '' --cuda; do
-        timeout 900 $dir/charlm train $dir/text.txt --arch $arch $tiny $side \
+        timeout 100 $dir/charlm train $dir/text.txt --arch $arch $tiny $side \
             --model $dir/model$side.safetensors > $dir/log.txt 2>&1
         count $? "charlm train --arch $arch $side"
         tail -n 1 $dir/log.txt > $dir/trained$side.txt
@@ -80,7 +80,7 @@ done
 
 compile bench/bench_cuda.cpp bench.o
 link bench_cuda $dir/bench.o $dir/sru_cuda.o $dir/sru.o
-timeout 900 $dir/bench_cuda 3 2 16 --seconds 0.001 --json > $dir/log.txt 2>&1
+timeout 100 $dir/bench_cuda 3 2 16 --seconds 0.001 --json > $dir/log.txt 2>&1
 count $? 'bench_cuda'
 [ $(grep -c '"us"' $dir/log.txt) = $(wc -l < $dir/log.txt) ]
 count $? 'bench_cuda: lines without a time'
