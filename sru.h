@@ -699,7 +699,7 @@ static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context
     sru_status status;
     size_t need = 0;
     if (ctx) c = *ctx;
-    else memset(&c, 0, sizeof c);
+    else sru__clear(&c, sizeof c);
     if (!c.op) c.op = sru_cpu();
     if (c.measure || c.work) return run(&c, args);
     c.measure = &need;
@@ -1193,7 +1193,7 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
         if (packed) memcpy(packed, w, n * k * 4);
         return n * k * 4;
     }
-    memset(&from, 0, sizeof from);
+    sru__clear(&from, sizeof from);
     from.bytes = (const unsigned char *)w;
     from.dtype = SRU__NATIVE;
     from.rows = n;
@@ -1598,7 +1598,7 @@ static sru_status sru__cpu_linear_forward(const sru_context *ctx, float *y, cons
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: y, x and w must not be NULL");
     status = sru__check_type(ctx, "linear_forward", type);
     if (status) return status;
-    memset(&g, 0, sizeof g);
+    sru__clear(&g, sizeof g);
     g.m = rows;
     g.n = n;
     g.k = k;
@@ -1640,7 +1640,7 @@ static sru_status sru__linear_backward_run(sru_context *c, const void *args)
     sru_status status = SRU_OK;
     sru__gemm g;
     s.kern = sru__kern(c);
-    memset(&g, 0, sizeof g);
+    sru__clear(&g, sizeof g);
     if (s.dx && s.rows && s.k) {
         if (s.beta != 0 && s.beta != 1)
             return SRU__FAIL(c, SRU_EINVAL, "linear_backward: beta must be 0 or 1");
@@ -1774,7 +1774,7 @@ SRU__INLINE void sru__scan_begin(sru__scan_job *k, const sru__scan_run *r, const
 {
     const sru_scan *s = &r->s;
     const ptrdiff_t row = (p->dir ? -1 : 1) * (ptrdiff_t)s->B;
-    memset(k, 0, sizeof *k);
+    sru__clear(k, sizeof *k);
     k->T = T;
     k->n = p->n;
     k->K = s->K;
@@ -2035,7 +2035,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         sru__gemm g;
         if (!s->u) r.s.u = sru__take_floats(c, s->T * s->B * (size_t)s->K * s->N);
         if (!s->u) return sru__no_memory(c);
-        memset(&g, 0, sizeof g);
+        sru__clear(&g, sizeof g);
         g.m = s->T * s->B;
         g.n = (size_t)s->K * s->N;
         g.k = g.a_row = g.b_col = s->A;
@@ -2139,7 +2139,7 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     const sru_scan *s = &r.s;
     sru_status status;
     int threads;
-    memset(&r, 0, sizeof r);
+    sru__clear(&r, sizeof r);
     r.s = *(const sru_scan *)args;
     status = sru__scan_check(c, s, "scan_backward");
     if (status) return status;
@@ -2297,7 +2297,7 @@ static void sru__attend(const sru__attend_run *r, size_t head, const float *keys
     /* from block `from` on to `to`, queries see keys; all queries see those from low to high */
     size_t from = SIZE_MAX, to = 0, low = 0, high = SIZE_MAX, seen[SRU__KEYS], g, i, j;
     const int masked = s->attn_mask || (!s->ring && (s->memory_mask_pad || s->mask_pad));
-    memset(rows, 0, sizeof rows);
+    sru__clear(rows, sizeof rows);
     for (i = 0; i < n; i++) {
         const size_t at = (t[i] * s->B + b) * s->P + h * hd;
         rows[i] = s->q + at;
@@ -2502,7 +2502,7 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
 
 static void sru__attend_begin(sru__attend_run *r, const sru_context *c, const void *args)
 {
-    memset(r, 0, sizeof *r);
+    sru__clear(r, sizeof *r);
     r->s = *(const sru_attention *)args;
     r->kern = sru__kern(c);
     r->hd = r->s.P / (size_t)r->s.H;
@@ -2586,7 +2586,7 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
     const float *rows[SRU__KEYS];
     double dalpha = 0;
     size_t i, j;
-    memset(rows, 0, sizeof rows);
+    sru__clear(rows, sizeof rows);
     for (i = 0; i < r->tasks; i++) {
         const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
         const size_t start = at + i * SRU__KEYS * row;
@@ -2807,7 +2807,7 @@ static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, f
     if (!rows || !n) return SRU_OK;
     if (!y || !x || !gain || !bias)
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_forward: y, x, gain, bias must not be NULL");
-    memset(&s, 0, sizeof s);
+    sru__clear(&s, sizeof s);
     s.y = y;
     s.stats = stats;
     s.x = x;
@@ -2865,7 +2865,7 @@ static sru_status sru__cpu_layernorm_backward(const sru_context *ctx, float *dx,
     if (!rows || !n) return SRU_OK;
     if (!dy || !x || !gain || !stats)
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: dy, x, gain, stats must be given");
-    memset(&s, 0, sizeof s);
+    sru__clear(&s, sizeof s);
     s.y = dx;
     s.dgain = dgain;
     s.dbias = dbias;
@@ -2912,7 +2912,7 @@ static sru_status sru__embedding_check(const sru_context *ctx, sru__rows_job *s,
                          size);
     if (rows && n && (!y || !tokens || (size && !table)))
         return SRU__FAIL(ctx, SRU_EINVAL, "%s: no pointer may be NULL", name);
-    memset(s, 0, sizeof *s);
+    sru__clear(s, sizeof *s);
     s->tokens = tokens;
     s->rows = rows;
     s->n = n;
@@ -3018,7 +3018,7 @@ static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float
         return SRU__FAIL(ctx, SRU_EINVAL, "dropout: beta must be 0 or 1");
     if (!T || !n) return SRU_OK;
     if (!y) return SRU__FAIL(ctx, SRU_EINVAL, "dropout: y must not be NULL");
-    memset(&s, 0, sizeof s);
+    sru__clear(&s, sizeof s);
     s.y = y;
     s.x = x;
     s.mask = mask;
@@ -3080,7 +3080,7 @@ static sru_status sru__cpu_softmax_loss(const sru_context *ctx, double *loss, fl
                              (size_t)targets[i], n);
     *loss = 0;
     if (!rows || !n) return SRU_OK;
-    memset(&s, 0, sizeof s);
+    sru__clear(&s, sizeof s);
     s.y = dy;
     s.x = y;
     s.tokens = targets;
@@ -3125,7 +3125,7 @@ static sru_status sru__cpu_norm(const sru_context *ctx, double *norm, const floa
     sru__rows_job s;
     if (!norm || (n && !g))
         return SRU__FAIL(ctx, SRU_EINVAL, "norm: norm and g must not be NULL");
-    memset(&s, 0, sizeof s);
+    sru__clear(&s, sizeof s);
     s.x = g;
     s.n = n;
     s.sums = norm;
@@ -3176,7 +3176,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: no pointer may be NULL");
     if (!t || !(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: t must be at least 1, betas from 0 to below 1");
-    memset(&s, 0, sizeof s);
+    sru__clear(&s, sizeof s);
     s.p = p;
     s.m = m;
     s.v = v;
@@ -3258,7 +3258,7 @@ static int sru__input_first(const sru_config *f)
 SRU__INLINE sru__slot sru__first_slot(const sru_config *f)
 {
     sru__slot s;
-    memset(&s, 0, sizeof s);
+    sru__clear(&s, sizeof s);
     s.name = "input_to_hidden.weight";
     s.rows = sru__input_first(f) ? sru__width(f) : 0;
     s.cols = (size_t)f->input_size;
@@ -3350,7 +3350,7 @@ static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
 {
     sru__layer y;
     int i;
-    memset(&y, 0, sizeof y);
+    sru__clear(&y, sizeof y);
     y.end = sru__first_bytes(f, type);
     for (i = 0; i <= l; i++) sru__layer_from(&y, f, type, i, y.end);
     return y;
@@ -3596,7 +3596,7 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
 static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru__layer *y,
                                 const sru_io *io, int l, size_t t0, size_t T, const sru__kept *k)
 {
-    memset(s, 0, sizeof *s);
+    sru__clear(s, sizeof *s);
     s->T = T;
     s->B = io->B;
     s->M = sru__memory_length(y, io, l);
@@ -3828,7 +3828,7 @@ SRUDEF sru_status sru_forward(const sru_context *ctx, const sru_model *model, co
     sru_context c;
     sru_status status;
     if (ctx) c = *ctx;
-    else memset(&c, 0, sizeof c);
+    else sru__clear(&c, sizeof c);
     status = sru__check_call(&c, model, io, "sru_forward");
     if (status) return status;
     if (io->T && io->B && !io->h) return SRU__FAIL(&c, SRU_EINVAL, "sru_forward: h is NULL");
@@ -4021,7 +4021,7 @@ SRUDEF sru_status sru_backward(const sru_context *ctx, const sru_model *model, c
     sru_context c;
     sru_status status;
     if (ctx) c = *ctx;
-    else memset(&c, 0, sizeof c);
+    else sru__clear(&c, sizeof c);
     status = sru__check_call(&c, model, io, "sru_backward");
     if (status) return status;
     if (!io->tape) return SRU__FAIL(&c, SRU_EINVAL, "sru_backward: there is no tape of a forward");
@@ -4041,10 +4041,10 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
     sru_io io;
     sru_status status;
     if (ctx) c = *ctx;
-    else memset(&c, 0, sizeof c);
+    else sru__clear(&c, sizeof c);
     if (!n || !model) return SRU__FAIL(&c, SRU_EINVAL, "sru_size: a pointer is NULL");
-    memset(n, 0, sizeof *n);
-    memset(&io, 0, sizeof io);
+    sru__clear(n, sizeof *n);
+    sru__clear(&io, sizeof io);
     m = *model;
     m.weights = some;
     m.embedding = (const float *)some;
@@ -4172,7 +4172,7 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     size_t g, n;
     int l, i;
     if (ctx) c = *ctx;
-    else memset(&c, 0, sizeof c);
+    else sru__clear(&c, sizeof c);
     if (!c.op) c.op = sru_cpu();
     if (!to || !weights || !from || !from->weights)
         return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: a pointer is NULL");
@@ -4850,7 +4850,7 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
     char text[SRU__TEXT], name[SRU__NAME];
     sru__json j;
     size_t i;
-    memset(f, 0, sizeof *f);
+    sru__clear(f, sizeof *f);
     if (sru__metadata(file, "module", text)) return SRU_EFILE;
     if (!text[0])
         return sru__say(file->error, "the file's metadata has no module: save it with metadata="
@@ -5068,7 +5068,7 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
     if (!t || !m || index < 0 || m->type != SRU_PLAIN || sru__check_config(&m->config, NULL))
         return 0;
     f = &m->config;
-    memset(t, 0, sizeof *t);
+    sru__clear(t, sizeof *t);
     s = sru__first_slot(f);
     l = -1;
     if (!s.rows || index-- > 0)
@@ -5135,7 +5135,7 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
     void *file = sru_read_file(path, &size, error);
     char *block, *weights;
     if (!file) return NULL;
-    memset(&m, 0, sizeof m);
+    sru__clear(&m, sizeof m);
     m.type = type;
     if (!sru_load_bytes(&m, NULL, file, size, NULL, error)) {
         need = sru__layer_at(&m.config, type, sru__layers(&m.config) - 1).end;
@@ -5251,7 +5251,7 @@ static int sru__saved_tensor(sru_tensor *t, const sru_model *m, const char *pref
     while (l > 0 && !sru_get_tensor(t, m, l - 1)) l--;
     l = i - l;                              /* i less the tensors of the network */
     if (l < sru__layers(&m->config)) {
-        memset(t, 0, sizeof *t);
+        sru__clear(t, sizeof *t);
         *scale = sru__layer_at(&m->config, SRU_PLAIN, l).scale_x;
         sru__tensor_name(t->name, prefix, l, "scale_x");
         t->shape[0] = 1;
@@ -5378,7 +5378,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     if (!beside) return sru__say(error, "no memory for a path"), SRU_ENOMEM;
     strcpy(beside, path);
     strcat(beside, ".tmp");
-    memset(&w, 0, sizeof w);
+    sru__clear(&w, sizeof w);
     sru__put_header(&w, m, prefix, own, n);
     for (i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)w.n >> 8 * i);
     w.n = 0;

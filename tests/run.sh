@@ -44,10 +44,10 @@ job()
 }
 sanitize='-fsanitize=address,undefined -fno-sanitize-recover=all'
 
-# Whether a compiler, with its flags, makes programs here.
+# Whether a compiler, with its flags, makes programs here, and has the headers of its C library.
 works()
 {
-    echo 'int main(void) { return 0; }' > $dir/try.c
+    printf '#include <errno.h>\nint main(void) { return errno; }\n' > $dir/try.c
     "$@" $dir/try.c -o $dir/try 2> $dir/try.txt && $dir/try
 }
 
