@@ -494,11 +494,14 @@ SRUDEF void sru_cuda_close(const sru_backend *);
    rounds by adding a large number, NaN must stay NaN, and -ffast-math would undo both. With clang
    `on` fuses within an expression, always, while `fast` may not where code is instrumented. */
 #if defined(__clang__)
-#pragma clang fp contract(on)
-#if defined(__x86_64__) || defined(__i386__) || defined(__aarch64__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas"    /* some targets have no float_control */
 #pragma float_control(push)
 #pragma float_control(precise, on)
+#pragma clang diagnostic pop
 #pragma clang fp contract(on)
+#if __clang_major__ > 12
+#pragma clang fp reassociate(off)
 #endif
 #elif defined(__GNUC__)
 #pragma GCC push_options
@@ -592,6 +595,15 @@ static char *sru__error(const sru_context *ctx) { return ctx ? ctx->error : NULL
 
 #define SRU__FAIL(ctx, status, ...) (sru__say(sru__error(ctx), __VA_ARGS__), (status))
 
+/* Whether low <= x < high, which is false where x is not a number: some compilers would not compare
+   with a NaN as it should be done, see the pragmas above, so that its bits tell. */
+static int sru__within(double x, double low, double high)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    return bits << 1 <= (uint64_t)0x7ff << 53 && x >= low && x < high;
+}
+
 static double sru__dsqrt(double x)
 {
     uint64_t bits;
@@ -628,7 +640,7 @@ static double sru__dlog(double x)
     double m, s, z, sum = 0;
     int i, n;
     memcpy(&bits, &x, 8);
-    if (bits >> 52 == 0x7ff) return x;                  /* infinity, NaN */
+    if ((bits >> 52 & 0x7ff) == 0x7ff) return x;        /* infinity, NaN */
     n = (int)(bits >> 52) - 1022;
     bits = (bits & 0xfffffffffffffu) | ((uint64_t)1022 << 52);
     memcpy(&m, &bits, 8);                               /* x = m 2^n, 0.5 <= m < 1 */
@@ -2488,7 +2500,7 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
         || !sru__fits((float)(s->M + s->T) * (float)s->T))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, M %u, P %u, window %u are too large", name,
                          s->T, s->B, s->M, s->P, s->window);
-    if (!(s->dropout >= 0 && s->dropout < 1))
+    if (!sru__within((double)s->dropout, 0, 1))
         return SRU__FAIL(c, SRU_EINVAL, "%s: dropout must be from 0 to below 1", name);
     if (s->ring && (!s->window || s->M || s->attn_mask || s->dropout > 0
                     || s->ld_ring < sru__ring_floats(s->window, s->P, H)))
@@ -3012,7 +3024,7 @@ static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float
     sru__rows_job s;
     if (!sru__fits(4.0f * (float)T * (float)n))
         return SRU__FAIL(ctx, SRU_EINVAL, "dropout: T %u, n %u are too large", T, n);
-    if (!mask && !(p >= 0 && p <= 1))
+    if (!mask && p != 1 && !sru__within((double)p, 0, 1))
         return SRU__FAIL(ctx, SRU_EINVAL, "dropout: the probability must be from 0 to 1");
     if (beta != 0 && beta != 1)
         return SRU__FAIL(ctx, SRU_EINVAL, "dropout: beta must be 0 or 1");
@@ -3174,7 +3186,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
     sru__adamw_args s;
     if (n && (!p || !m || !v || !g))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: no pointer may be NULL");
-    if (!t || !(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1))
+    if (!t || !sru__within((double)beta1, 0, 1) || !sru__within((double)beta2, 0, 1))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: t must be at least 1, betas from 0 to below 1");
     sru__clear(&s, sizeof s);
     s.p = p;
@@ -3372,16 +3384,16 @@ static sru_status sru__check_config(const sru_config *f, char *error)
              || f->window < 0 || f->window > 1 << 23)
         wrong = "num_heads, window, attention_every_n_layers or attention_last_n_layers is out of "
                 "range";
-    else if (!(f->attn_dropout >= 0 && f->attn_dropout < 1))
+    else if (!sru__within((double)f->attn_dropout, 0, 1))
         wrong = "attn_dropout must be from 0 to below 1";
-    else if (!(f->dropout >= 0 && f->dropout < 1)) wrong = "dropout must be from 0 to below 1";
-    else if (!(f->rnn_dropout >= 0 && f->rnn_dropout < 1))
+    else if (!sru__within((double)f->dropout, 0, 1)) wrong = "dropout must be from 0 to below 1";
+    else if (!sru__within((double)f->rnn_dropout, 0, 1))
         wrong = "rnn_dropout must be from 0 to below 1";
-    else if (!(f->layer_dropout >= 0 && f->layer_dropout < 1))
+    else if (!sru__within((double)f->layer_dropout, 0, 1))
         wrong = "layer_dropout must be from 0 to below 1";
-    else if (!(f->highway_bias > -1e3f && f->highway_bias < 80))
+    else if (!sru__within((double)f->highway_bias, -1e3, 80))
         wrong = "highway_bias must be a number below 80";
-    else if (!(f->weight_c_init >= 0 && f->weight_c_init < 1e30f))
+    else if (!sru__within((double)f->weight_c_init, 0, 1e30))
         wrong = "weight_c_init must be a number, not negative";
     for (l = 0; !wrong && l < sru__layers(f); l++) {
         const int P = f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size;
@@ -4990,18 +5002,17 @@ static sru_status sru__check_scale(const sru__file *file, const char *prefix, in
     char name[SRU__NAME];
     sru__entry e;
     const size_t one = 1;
-    float x, off, most;
+    double x, most;
     sru_status status;
     sru__tensor_name(name, prefix, l, "scale_x");
     if (!sru__find(file, name, &e))
         return sru__say(file->error, "tensor '%s' (1) is missing", name), SRU_EFILE;
     status = sru__check_entry(file, &e, &one, 1);
     if (status) return status;
-    x = sru__decode(file->data + e.begin, e.dtype);
-    off = x / y->scale_x - 1;
+    x = (double)sru__decode(file->data + e.begin, e.dtype);
     /* BF16 has 8 bits, F16 11; without rescale the reference does not look at it */
-    most = e.dtype == 2 ? 5e-3f : e.dtype == 1 ? 1e-3f : 1e-5f;
-    if (rescale && !(off < most && off > -most))
+    most = e.dtype == 2 ? 5e-3 : e.dtype == 1 ? 1e-3 : 1e-5;
+    if (rescale && !sru__within(x / (double)y->scale_x, 1 - most, 1 + most))
         return sru__say(file->error, "tensor '%s' does not agree with rescale and highway_bias of "
                         "the config", name), SRU_EFILE;
     return SRU_OK;
@@ -5340,6 +5351,23 @@ static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
     }
 }
 
+/* What rename() is in POSIX: `to` is the new file, or as it was before. */
+#ifdef _WIN32
+#ifdef __cplusplus
+extern "C"
+#endif
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+
+static int sru__replace(const char *from, const char *to)
+{
+    if (MoveFileExA(from, to, 1)) return 0;     /* 1: MOVEFILE_REPLACE_EXISTING */
+    errno = EACCES;
+    return -1;
+}
+#else
+static int sru__replace(const char *from, const char *to) { return rename(from, to); }
+#endif
+
 SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *prefix,
                            const sru_tensor *own, int n, char *error)
 {
@@ -5394,10 +5422,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
             sru__put_tensor(&w, &t);
         if (fflush(w.f)) w.failed = 1;
         if (fclose(w.f)) w.failed = 1;
-#ifdef _WIN32
-        if (!w.failed) remove(path);        /* rename does not replace there */
-#endif
-        if (w.failed || rename(beside, path)) {
+        if (w.failed || sru__replace(beside, path)) {
             sru__say(error, "cannot write '%s': %s", path, strerror(errno));
             remove(beside);
             w.failed = 1;
@@ -5411,9 +5436,13 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #endif
 
 #if defined(__clang__)
-#if defined(__x86_64__) || defined(__i386__) || defined(__aarch64__)
-#pragma float_control(pop)
+#if defined(__FAST_MATH__) && __clang_major__ > 12
+#pragma clang fp contract(fast) reassociate(on)
 #endif
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wignored-pragmas"
+#pragma float_control(pop)
+#pragma clang diagnostic pop
 #elif defined(__GNUC__)
 #pragma GCC pop_options
 #endif
@@ -5515,9 +5544,6 @@ typedef uint32_t sru__bits;
 SRU__INLINE sru__bits sru__to_bits(sru__vec x) { sru__bits b; memcpy(&b, &x, 4); return b; }
 SRU__INLINE sru__vec sru__from_bits(sru__bits b) { sru__vec x; memcpy(&x, &b, 4); return x; }
 SRU__INLINE sru__vec sru__select(sru__mask m, sru__vec a, sru__vec b) { return m ? a : b; }
-/* with -ffast-math gcc 14 takes NaN for a number here, whatever it is told */
-#define SRU__MIN(a, x) ((sru__to_bits(x) & 0x7fffffffu) > 0x7f800000u || !(a < x) ? x : a)
-#define SRU__MAX(a, x) ((sru__to_bits(x) & 0x7fffffffu) > 0x7f800000u || !(a > x) ? x : a)
 #endif
 
 SRU__INLINE sru__vec sru__zero(void) { sru__vec v; memset(&v, 0, sizeof v); return v; }
@@ -5544,24 +5570,19 @@ SRU__INLINE sru__vec sru__abs(sru__vec x)
     return sru__from_bits(sru__to_bits(x) & 0x7fffffffu);
 }
 
-/* The smaller and the larger of two; x where it is not a number. */
-SRU__INLINE sru__vec sru__least(sru__vec a, sru__vec x)
-{
-#ifdef SRU__MIN
-    return SRU__MIN(a, x);
+/* The smaller and the larger of two; x where it is not a number. With -ffast-math gcc 14 takes any
+   scalar for a number, and clang without float_control any vector: then the bits tell. */
+#ifndef SRU__MIN
+#if SRU__W == 1 || (defined(__clang__) && __FINITE_MATH_ONLY__)
+#define SRU__IF_NUMBER(x, yes) (((sru__to_bits(x) & 0x7fffffffu) <= 0x7f800000u) & (yes))
 #else
-    return sru__select(a < x, a, x);
+#define SRU__IF_NUMBER(x, yes) (yes)
 #endif
-}
-
-SRU__INLINE sru__vec sru__most(sru__vec a, sru__vec x)
-{
-#ifdef SRU__MAX
-    return SRU__MAX(a, x);
-#else
-    return sru__select(a > x, a, x);
+#define SRU__MIN(a, x) sru__select(SRU__IF_NUMBER(x, a < x), a, x)
+#define SRU__MAX(a, x) sru__select(SRU__IF_NUMBER(x, a > x), a, x)
 #endif
-}
+SRU__INLINE sru__vec sru__least(sru__vec a, sru__vec x) { return SRU__MIN(a, x); }
+SRU__INLINE sru__vec sru__most(sru__vec a, sru__vec x) { return SRU__MAX(a, x); }
 
 /* The sum of all lanes, or the highest, by halves. */
 SRU__INLINE float sru__fold(sru__vec v, const int highest)
@@ -6537,6 +6558,7 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__W
 #undef SRU__MIN
 #undef SRU__MAX
+#undef SRU__IF_NUMBER
 #undef SRU__MR
 #undef SRU__NP
 #undef SRU__NP_HALF

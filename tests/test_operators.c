@@ -1414,27 +1414,32 @@ static void test_softmax_shape(size_t rows, size_t n, double range)
     release();
 }
 
-/* Of a value that is not a number, whichever it is, neither loss nor gradients are. */
+/* Of a value that is not a number, or infinite, whichever it is, neither loss nor gradients are
+   numbers. */
 static void test_softmax_nan(void)
 {
     enum { MOST = 40 };
+    static const uint32_t values[] = {0x7fc00000, 0xffc00000, 0x7f800000};
     float y[2*MOST], dy[2*MOST];
     int32_t targets[2] = {0, 0};
-    size_t n, at, i;
+    size_t n, at, i, v;
     for (n = 1; n <= MOST; n++) {
         for (at = 0; at < n; at++) {
-            sru_context c = context(1);
-            double loss = 0;
-            uint64_t bits;
-            int numbers = 0;
-            for (i = 0; i < 2*n; i++) y[i] = (float)test_random();
-            y[n + at] = test_from_bits(0x7fc00000);
-            CHECK(op->softmax_loss(&c, &loss, dy, y, targets, 1, 2, n) == SRU_OK, "%s", message);
-            memcpy(&bits, &loss, 8);
-            for (i = 0; i < n; i++) numbers += !is_nan(dy[n + i]) + is_nan(dy[i]);
-            CHECK((bits & 0x7fffffffffffffff) > 0x7ff0000000000000 && !numbers,
-                  "softmax of %lu, NaN at %lu: loss %g, %d gradients", (unsigned long)n,
-                  (unsigned long)at, loss, numbers);
+            for (v = 0; v < 3; v++) {
+                sru_context c = context(1);
+                double loss = 0;
+                uint64_t bits;
+                int numbers = 0;
+                for (i = 0; i < 2*n; i++) y[i] = (float)test_random();
+                y[n + at] = test_from_bits(values[v]);
+                CHECK(op->softmax_loss(&c, &loss, dy, y, targets, 1, 2, n) == SRU_OK, "%s",
+                      message);
+                memcpy(&bits, &loss, 8);
+                for (i = 0; i < n; i++) numbers += !is_nan(dy[n + i]) + is_nan(dy[i]);
+                CHECK((bits & 0x7fffffffffffffff) > 0x7ff0000000000000 && !numbers,
+                      "softmax of %lu, %08x at %lu: loss %g, %d gradients", (unsigned long)n,
+                      (unsigned)values[v], (unsigned long)at, loss, numbers);
+            }
         }
     }
 }
