@@ -16,8 +16,8 @@ CXX=${CXX:-c++}
 strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 here=build/tests
 threads='-DSRU__PORTION=1000'        # several threads for small work too, as the tests have
-jobs='sanitize clang-sanitize cuda header examples charlm isa clang clang++ fast cc c++ no-threads
-      scalar cblas m32 readme'
+jobs='sanitize clang-sanitize cuda aarch64 header examples charlm isa clang clang++ fast cc c++
+      no-threads scalar cblas m32 wasm windows readme'
 
 job()
 {
@@ -32,6 +32,13 @@ job()
     scalar)         variant $CC  -std=c99 -O2 $(openmp $CC) $threads -DSRU_NO_SIMD ;;
     no-threads)     variant $CC  -std=c99 -O2 -Wno-unknown-pragmas ;;
     m32)            variant $CC  -m32 -std=c99 -O2 $(openmp "$CC -m32") $threads ;;
+    aarch64)        export SRU_ISA=neon     # the only kernels there that are not tested elsewhere
+                    emulated qemu-aarch64 clang --target=aarch64-linux-gnu -static -fuse-ld=lld ;;
+    wasm)           emulated 'node --no-warnings --single-threaded tests/wasi.mjs' clang \
+                        --target=wasm32-wasi -msimd128 -ffast-math -Wl,-z,stack-size=1048576 ;;
+    windows)        export WINEPREFIX=$PWD/$dir/wine WINEDEBUG=-all; suffix=.exe
+                    emulated wine x86_64-w64-mingw32-gcc -static
+                    rm -rf $WINEPREFIX ;;
     isa)            instruction_sets ;;
     cblas)          openblas ;;
     header)         report test_header sh tests/test_header.sh ;;
@@ -48,7 +55,7 @@ sanitize='-fsanitize=address,undefined -fno-sanitize-recover=all'
 works()
 {
     printf '#include <errno.h>\nint main(void) { return errno; }\n' > $dir/try.c
-    "$@" $dir/try.c -o $dir/try 2> $dir/try.txt && $dir/try
+    "$@" $dir/try.c -o $dir/try$suffix 2> $dir/try.txt && $emulator $dir/try$suffix 2>> $dir/try.txt
 }
 
 openmp() { works $1 -fopenmp > $dir/openmp.txt 2>&1 && echo -fopenmp; }
@@ -67,7 +74,7 @@ report()
     "$@" > $log 2>&1 < /dev/null
     status=$?
     took=$(($(date +%s) - start))
-    last=$(tail -n 1 $log | grep -E '^[0-9]+ passed, [0-9]+ failed$')
+    last=$(tail -n 1 $log | tr -d '\r' | grep -E '^[0-9]+ passed, [0-9]+ failed$')
     if [ -z "$last" ]; then
         tail -n 30 $log
         fail "$program: failed, with status $status and without a line 'N passed, N failed'"
@@ -100,10 +107,10 @@ build()
     fi
     case "$*" in *'-x c++'*) object="-x none $dir/sru.o" ;; *) object=$dir/sru.o ;; esac
     programs=
-    for source in tests/test_*.c tests/fuzz_*.c; do
+    for source in ${sources:-tests/test_*.c tests/fuzz_*.c}; do
         [ -f $source ] || continue
         program=$(basename $source .c)
-        if "$@" $strict $source $object -o $dir/$program -lm > $dir/$program.txt 2>&1; then
+        if "$@" $strict $source $object -o $dir/$program$suffix -lm > $dir/$program.txt 2>&1; then
             programs="$programs $program"
         else
             head -n 40 $dir/$program.txt
@@ -115,7 +122,15 @@ build()
 variant()
 {
     build "$@" || return
-    for program in $programs; do report $program $dir/$program; done
+    for program in $programs; do report $program $emulator $dir/$program$suffix; done
+}
+
+# emulated EMULATOR COMPILER FLAGS...: programs that ask little of a system, for another one.
+emulated()
+{
+    emulator=$1; shift
+    sources='tests/test_golden.c tests/test_operators.c tests/test_model.c tests/test_srupp.c'
+    variant "$@" -std=c99 -O2 -Wno-unknown-pragmas -Wno-unused-command-line-argument
 }
 
 # The golden cases with each instruction set that this machine has. The other programs go through

@@ -882,11 +882,10 @@ static void test_errors(void)
    beside the reference's arguments. */
 static void test_files(void)
 {
-    char path[] = "/tmp/test_srupp_XXXXXX", error[SRU_ERROR_SIZE] = "";
-    const int temporary = mkstemp(path);
+    char folder[512], path[520], error[SRU_ERROR_SIZE] = "";
     int variant;
-    if (!CHECK(temporary >= 0, "there is no temporary file")) return;
-    close(temporary);
+    test_folder(folder);
+    sprintf(path, "%s/saved", folder);
     for (variant = 0; variant < VARIANTS; variant++) {
         sru_model saved, *m;
         sru_sizes size;
@@ -912,7 +911,8 @@ static void test_files(void)
         free(m);
         free(weights);
     }
-    unlink(path);
+    remove(path);
+    CHECK(!rmdir(folder), "the folder is not empty");
 }
 
 static void run_all(void)
