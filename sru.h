@@ -5861,6 +5861,28 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
     }
 }
 
+/* A word of each lane of panels side by side, at `at` bytes, times the numbers of a row for it. */
+SRU__INLINE void SRU__FN(row_step)(const int panels, sru_type type, sru__vec *acc,
+                                   const char *const *from, size_t at, const float *a)
+{
+    sru__bits x[SRU__LOADS];
+    int g, j, r;
+    SRU__UNROLL
+    for (g = 0; g < SRU__NP_ONE * SRU__VP; g += SRU__LOADS) {
+        SRU__UNROLL
+        for (j = g; j < g + SRU__LOADS; j++)
+            if (j < panels * SRU__VP)
+                x[j - g] = SRU__FN(load_bits)(from[j / SRU__VP] + at
+                                              + (size_t)(j % SRU__VP) * SRU__W * 4);
+        SRU__EACH(r, type == SRU_BF16 ? 2 : 4, 4) {
+            SRU__UNROLL
+            for (j = g; j < g + SRU__LOADS; j++)
+                if (j < panels * SRU__VP)
+                    acc[j] = a[r] * SRU__FN(lane)(x[j - g], type, r) + acc[j];
+        }
+    }
+}
+
 /* One row times panels side by side, unpacked on the way. The bits are those of unpack and
    product: the same sums in the same order. Q8 never adds: its sums have no scale yet. */
 SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, const float *a,
@@ -5868,12 +5890,10 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
 {
     const size_t each = type == SRU_BF16 ? 2 : 4;
     sru__vec acc[SRU__NP_ONE * SRU__VP];
-    sru__bits x[SRU__LOADS];
     const char *from[SRU__NP_ONE];
     float last[SRU__PANEL] = { 0 }, rest[4] = { 0, 0, 0, 0 };
     size_t p;
-    int g, j, r;
-    if (k % each) memcpy(rest, a + k / each * each, k % each * 4);
+    int j;
     SRU__EACH(j, panels, SRU__NP_ONE) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
     SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) acc[j] = sru__zero();
     if (add) {
@@ -5882,22 +5902,11 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
             memcpy(acc + j * SRU__VP, last, sizeof last);
         }
     }
-    for (p = 0; p < k; p += each) {
-        const float *ap = k - p < each ? rest : a + p;
-        SRU__UNROLL
-        for (g = 0; g < SRU__NP_ONE * SRU__VP; g += SRU__LOADS) {
-            SRU__UNROLL
-            for (j = g; j < g + SRU__LOADS; j++)
-                if (j < panels * SRU__VP)
-                    x[j - g] = SRU__FN(load_bits)(from[j / SRU__VP] + p / each * 64
-                                                  + (size_t)(j % SRU__VP) * SRU__W * 4);
-            SRU__EACH(r, (int)each, 4) {
-                SRU__UNROLL
-                for (j = g; j < g + SRU__LOADS; j++)
-                    if (j < panels * SRU__VP)
-                        acc[j] = ap[r] * SRU__FN(lane)(x[j - g], type, r) + acc[j];
-            }
-        }
+    for (p = 0; k - p >= each; p += each)
+        SRU__FN(row_step)(panels, type, acc, from, p / each * 64, a + p);
+    if (p < k) {
+        memcpy(rest, a + p, (k - p) * 4);
+        SRU__FN(row_step)(panels, type, acc, from, p / each * 64, rest);
     }
     if (type == SRU_Q8) {
         SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
