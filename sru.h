@@ -934,7 +934,8 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__W       1
 #define SRU__MR      1
 #define SRU__NP      1
-#define SRU__NP_HALF 1
+#define SRU__NP_FOUR 1
+#define SRU__NP_TWO  1
 #define SRU__NP_ONE  1
 #include SRU_FILENAME
 
@@ -945,7 +946,8 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__MAX     _mm_max_ps
 #define SRU__MR      2
 #define SRU__NP      1
-#define SRU__NP_HALF 1
+#define SRU__NP_FOUR 1
+#define SRU__NP_TWO  1
 #define SRU__NP_ONE  2
 #include SRU_FILENAME
 #elif defined(__GNUC__) && !defined(__TINYC__) && !defined(SRU_NO_SIMD) && \
@@ -959,7 +961,8 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__W       4
 #define SRU__MR      6
 #define SRU__NP      1
-#define SRU__NP_HALF 1
+#define SRU__NP_FOUR 1
+#define SRU__NP_TWO  1
 #define SRU__NP_ONE  2
 #include SRU_FILENAME
 #endif
@@ -978,7 +981,8 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__MAX     _mm256_max_ps
 #define SRU__MR      6
 #define SRU__NP      1
-#define SRU__NP_HALF 2
+#define SRU__NP_FOUR 1
+#define SRU__NP_TWO  2
 #define SRU__NP_ONE  4
 #include SRU_FILENAME
 #ifdef __clang__
@@ -1007,7 +1011,8 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__MAX(a, x) _mm512_maskz_max_ps(0xffff, a, x)
 #define SRU__MR      8
 #define SRU__NP      3
-#define SRU__NP_HALF 3
+#define SRU__NP_FOUR 3
+#define SRU__NP_TWO  3
 #define SRU__NP_ONE  6
 #include SRU_FILENAME
 #ifdef __clang__
@@ -1269,8 +1274,8 @@ static uintptr_t sru__ahead(const uintptr_t *next, size_t count, size_t strip, s
    read where they lie; columns too, or packed, one strip after another: see sru__packs(). */
 static int sru__strip_width(const sru__kernels *kern, size_t left)
 {
-    const size_t full = (size_t)kern->rows, half = (full + 1) / 2;
-    return (int)(left <= 2 ? sru__min(left, full) : left <= half ? half : full);
+    const size_t full = (size_t)kern->rows;
+    return (int)sru__min(left <= 2 ? left : left <= 4 ? 4 : full, full);
 }
 
 /* Four rows of four values become four columns. */
@@ -5476,8 +5481,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 /* =================================================================================================
    Kernels: arithmetic on one thread, written once, compiled for each instruction set in vectors of
    its own width. In: SRU__ISA, its name; SRU__W, floats in a vector (1: plain C); SRU__MR rows and
-   SRU__NP panels of a full tile of the product, SRU__NP_HALF panels of a tile of SRU__MR/2 rows or
-   2, SRU__NP_ONE of a tile of one row: as many as the registers hold. */
+   SRU__NP panels of a full tile of the product, SRU__NP_FOUR, SRU__NP_TWO and SRU__NP_ONE panels of
+   tiles of 4 rows, 2 and 1: as many as the registers hold. */
 
 #define SRU__GLUE_(a, b) a##b
 #define SRU__GLUE(a, b)  SRU__GLUE_(a, b)
@@ -5764,23 +5769,23 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
                    t + (size_t)i * ldt + j * SRU__PANEL, bytes);
 }
 
-/* A strip of `width` rows, SRU__MR, SRU__MR/2, 2 or 1, of which mr exist, times any number of
-   panels, while a quarter of a panel is fetched from address `ahead`, or 0; see above. */
+/* A strip of `width` rows, SRU__MR, 4, 2 or 1, of which mr exist, times any number of panels, while
+   a quarter of a panel is fetched from address `ahead`, or 0; see above. */
 static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                              int add, int mr, int nr, uintptr_t ahead)
 {
-    const int half = SRU__MR / 2, more = mr - half;
     int most;
     /* five rows as four and one: vectors of 16 take longer to multiply than to load again */
-    if (SRU__W == 16 && width == SRU__MR && (more == 1 || more == 2)) {
-        SRU__FN(product)(k, a, row, col, half, b, panels, c, ldc, plane, add, half, nr, ahead);
-        a += (size_t)half * row;
-        c += (size_t)half * ldc;
-        width = mr = more;
+    if (SRU__W == 16 && width == SRU__MR && (mr == 5 || mr == 6)) {
+        SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead);
+        a += 4 * row;
+        c += 4 * ldc;
+        width = mr -= 4;
         ahead = 0;
     }
-    most = width == SRU__MR ? SRU__NP : width == 1 ? SRU__NP_ONE : SRU__NP_HALF;
+    most = width == SRU__MR ? SRU__NP : width == 4 ? SRU__NP_FOUR
+         : width == 2 ? SRU__NP_TWO : SRU__NP_ONE;
     while (panels > 0) {
         /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1 */
         const int times = panels <= most ? 1 : (panels + most - 1) / most;      /* divisions are */
@@ -5799,8 +5804,8 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         if (width == SRU__MR) SRU__TILES(SRU__MR, SRU__NP);
         else if (width == 1) SRU__LINES(SRU__ROW_TILE);
 #if SRU__MR > 2
-        else if (width == 2) SRU__TILES(2, SRU__NP_HALF);
-        else SRU__TILES(SRU__MR / 2, SRU__NP_HALF);
+        else if (width == 4) SRU__TILES(4, SRU__NP_FOUR);
+        else SRU__TILES(2, SRU__NP_TWO);
 #endif
 #undef SRU__TILES
 #undef SRU__TILE
@@ -6570,7 +6575,8 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__IF_NUMBER
 #undef SRU__MR
 #undef SRU__NP
-#undef SRU__NP_HALF
+#undef SRU__NP_FOUR
+#undef SRU__NP_TWO
 #undef SRU__NP_ONE
 #endif /* SRU__PASS */
 
