@@ -7,4 +7,5 @@ const args = process.argv.slice(2);
 const wasi = new WASI({ version: 'preview1', args, env: process.env, returnOnExit: true,
                         preopens: { '/tmp': '/tmp', '.': '.' } });
 const program = await WebAssembly.compile(await readFile(args[0]));
-process.exitCode = wasi.start(await WebAssembly.instantiate(program, wasi.getImportObject()));
+const imports = { wasi_snapshot_preview1: wasi.wasiImport };
+process.exitCode = wasi.start(await WebAssembly.instantiate(program, imports));
