@@ -3396,7 +3396,7 @@ static sru_status sru__check_config(const sru_config *f, char *error)
         wrong = "rnn_dropout must be from 0 to below 1";
     else if (!sru__within((double)f->layer_dropout, 0, 1))
         wrong = "layer_dropout must be from 0 to below 1";
-    else if (!sru__within((double)f->highway_bias, -1e3, 80))
+    else if (!(f->highway_bias > -1e3f && sru__within((double)f->highway_bias, -1e3, 80)))
         wrong = "highway_bias must be a number below 80";
     else if (!sru__within((double)f->weight_c_init, 0, 1e30))
         wrong = "weight_c_init must be a number, not negative";
@@ -5007,17 +5007,18 @@ static sru_status sru__check_scale(const sru__file *file, const char *prefix, in
     char name[SRU__NAME];
     sru__entry e;
     const size_t one = 1;
-    double x, most;
+    float x, off, most;
     sru_status status;
     sru__tensor_name(name, prefix, l, "scale_x");
     if (!sru__find(file, name, &e))
         return sru__say(file->error, "tensor '%s' (1) is missing", name), SRU_EFILE;
     status = sru__check_entry(file, &e, &one, 1);
     if (status) return status;
-    x = (double)sru__decode(file->data + e.begin, e.dtype);
+    x = sru__decode(file->data + e.begin, e.dtype);
+    off = x / y->scale_x - 1;
     /* BF16 has 8 bits, F16 11; without rescale the reference does not look at it */
-    most = e.dtype == 2 ? 5e-3 : e.dtype == 1 ? 1e-3 : 1e-5;
-    if (rescale && !sru__within(x / (double)y->scale_x, 1 - most, 1 + most))
+    most = e.dtype == 2 ? 5e-3f : e.dtype == 1 ? 1e-3f : 1e-5f;
+    if (rescale && !(off > -most && sru__within((double)off, -1, (double)most)))
         return sru__say(file->error, "tensor '%s' does not agree with rescale and highway_bias of "
                         "the config", name), SRU_EFILE;
     return SRU_OK;

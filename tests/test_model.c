@@ -1402,6 +1402,9 @@ static const char *bad_config(int i, sru_config *c)
     case 14: c->layer_dropout = not_a_number();     return "layer_dropout NaN";
     case 15: c->highway_bias = not_a_number();      return "highway_bias NaN";
     case 16: c->weight_c_init = not_a_number();     return "weight_c_init NaN";
+    case 17: c->highway_bias = -1000;               return "highway_bias -1000";
+    case 18: c->highway_bias = 80;                  return "highway_bias 80";
+    case 19: c->weight_c_init = -0.5f;              return "weight_c_init -0.5";
     default: return NULL;
     }
 }
