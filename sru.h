@@ -1386,11 +1386,13 @@ enum {
 };
 
 /* Columns of A, of which each value of k lies elsewhere, can stay where they are as long as a tile
-   has enough to compute for one k until the next are there. Then no time is spent on packing. But
-   values a multiple of 16 KB apart would take one another's places in the cache. */
+   has enough to compute for one k until the next are there. Then no time is spent on packing, which
+   counts where few columns of B are to come. But values a multiple of 1 KB apart would take one
+   another's places in the cache, and beyond 8 KB those of their pages among the addresses known. */
 static int sru__packs(const sru__gemm *g, const sru__kernels *kern)
 {
-    return g->a_col != 1 && (kern->panels < 3 || g->a_col % 4096 == 0);
+    return g->a_col != 1
+        && (kern->panels < 3 || g->n > 256 || g->a_col >= 2048 || g->a_col % 256 == 0);
 }
 
 /* The first row of a lot. All lots have as many strips, to within one. */
