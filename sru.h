@@ -1454,21 +1454,20 @@ static size_t sru__group_start(const sru__gemm *g, size_t group)
     return sru__min(g->nc, sru__ceil(g->nc, SRU__PANEL) * group / g->groups * SRU__PANEL);
 }
 
-/* Plain weights; a few rows of all panels of a group at a time, for these lie side by side. */
+/* Plain weights, in groups of panels; a few rows of all groups at a time, for these lie side by
+   side. */
 static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
-    size_t group, p, j;
+    const size_t last = sru__group_start(g, end);
+    size_t p, j;
     (void)thread;
-    for (group = begin; group < end; group++)
-        for (p = 0; p < g->kc; p += SRU__NEAR)
-            for (j = sru__group_start(g, group); j < sru__group_start(g, group + 1);
-                 j += SRU__PANEL)
-                sru__interleave(g->panels + j * g->kc + p * SRU__PANEL, SRU__PANEL,
-                                (const float *)g->b + (g->p0 + p) * g->b_row
-                                    + (g->n0 + j) * g->b_col,
-                                sru__min(SRU__PANEL, g->nc - j), g->b_col, g->b_row,
-                                sru__min(SRU__NEAR, g->kc - p));
+    for (p = 0; p < g->kc; p += SRU__NEAR)
+        for (j = sru__group_start(g, begin); j < last; j += SRU__PANEL)
+            sru__interleave(g->panels + j * g->kc + p * SRU__PANEL, SRU__PANEL,
+                            (const float *)g->b + (g->p0 + p) * g->b_row + (g->n0 + j) * g->b_col,
+                            sru__min(SRU__PANEL, g->nc - j), g->b_col, g->b_row,
+                            sru__min(SRU__NEAR, g->kc - p));
 }
 
 /* A task is a lot of rows, or one of `cuts` portions of it, times a group of panels. */
