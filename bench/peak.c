@@ -211,8 +211,8 @@ int main(int argc, char **argv)
         repeat = of_registers[at].repeat;
     }
     if (threads < 1 || !(call ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
-        fputs("peak flops|tile|gates|bytes|start THREADS SECONDS | copy|read THREADS SECONDS BYTES: "
-              "see peak.c\n", stderr);
+        fputs("peak flops|tile|gates|bytes|start THREADS SECONDS | copy|read THREADS SECONDS "
+              "BYTES: see peak.c\n", stderr);
         return 1;
     }
     memory = (char *)malloc(64 + 2*bytes*(size_t)threads);
