@@ -1395,8 +1395,8 @@ enum {
 
 /* Columns of A, of which each value of k lies elsewhere, can stay where they are as long as a tile
    has enough to compute for one k until the next are there. Then no time is spent on packing, which
-   counts where few columns of B are to come. But values a multiple of 1 KB apart would take one
-   another's places in the cache, and beyond 8 KB those of their pages among the addresses known. */
+   counts where B has few columns. But values a multiple of 1 KB apart would take one another's
+   places in the cache, and 8 KB apart they lie in more pages than a processor keeps track of. */
 static int sru__packs(const sru__gemm *g, const sru__kernels *kern)
 {
     return g->a_col != 1
