@@ -252,6 +252,7 @@ def main():
                  "sru3": Sru3}
     if len(sys.argv) != 2 or sys.argv[1] not in libraries:
         sys.exit(__doc__)
+    os.environ.pop("LD_PRELOAD", None)              # compilers started from here have no need of it
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)                                   # what libraries print is no answer
     library = libraries[sys.argv[1]]()
