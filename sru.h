@@ -983,6 +983,7 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__W       8
 #define SRU__MIN     _mm256_min_ps
 #define SRU__MAX     _mm256_max_ps
+#define SRU__LOAD_PART(p, n) _mm256_maskload_ps(p, (__m256i)sru__fresh_avx2(n))
 #define SRU__BYTES(x, which) _mm256_shuffle_epi8((__m256i)(x), (__m256i)(which))
 #define SRU__MR      6
 #define SRU__NP      1
@@ -5579,16 +5580,46 @@ SRU__INLINE sru__vec sru__select(sru__mask m, sru__vec a, sru__vec b) { return m
 SRU__INLINE sru__vec sru__zero(void) { sru__vec v; memset(&v, 0, sizeof v); return v; }
 SRU__INLINE sru__vec sru__load(const float *p) { sru__vec v; memcpy(&v, p, sizeof v); return v; }
 
-/* The first n of a vector's lanes; the others are 0. */
+/* Where a row of n values is no multiple of a vector, its last vector ends where the row ends; only
+   so many lanes of it are new, and set here. A row shorter than a vector begins with it. */
+SRU__INLINE sru__mask SRU__FN(fresh)(size_t n)
+{
+    static const int32_t lane[] = { 0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,
+        -1, -1, -1, -1,  -1, -1, -1, -1,  -1, -1, -1, -1,  -1, -1, -1, -1,
+        0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0 };
+    sru__mask m;
+    memcpy(&m, lane + (n < SRU__W ? 32 - n : 16 - SRU__W + n % SRU__W), sizeof m);
+    return m;
+}
+
+/* The first n of a vector's lanes; the others are 0. To gather them in memory would be slow: what
+   was written in pieces is not read at once. */
 #ifndef SRU__LOAD_PART
-SRU__INLINE sru__vec SRU__FN(copy_part)(const float *p, size_t n)
+SRU__INLINE sru__vec SRU__FN(lanes)(const float *p, size_t n)
 {
     sru__vec v = sru__zero();
-    memcpy(&v, p, n * 4);
+#if SRU__W > 1
+    size_t i;
+    SRU__EACH(i, n, SRU__W - 1) v[i] = p[i];
+#endif
+    (void)p;
+    (void)n;
     return v;
 }
-#define SRU__LOAD_PART           SRU__FN(copy_part)
-#define SRU__STORE_PART(p, v, n) memcpy(p, &(v), (n) * 4)
+#define SRU__LOAD_PART SRU__FN(lanes)
+#endif
+#ifndef SRU__STORE_PART
+SRU__INLINE void SRU__FN(pieces)(float *p, sru__vec v, size_t n)
+{
+    size_t at = 0, piece;
+    SRU__UNROLL
+    for (piece = SRU__W / 2; piece; piece /= 2)
+        if (n & piece) {
+            memcpy(p + at, (const char *)&v + at * 4, piece * 4);
+            at += piece;
+        }
+}
+#define SRU__STORE_PART SRU__FN(pieces)
 #endif
 SRU__INLINE sru__vec sru__load_part(const float *p, size_t n)
 {
@@ -6312,18 +6343,6 @@ static void SRU__FN(attend_backward)(float *s, float *ds, float lse, float mean)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Where a row of n values is no multiple of a vector, its last vector ends where the row ends; only
-   so many lanes of it are new, and set here. A row shorter than a vector begins with it. */
-SRU__INLINE sru__mask SRU__FN(fresh)(size_t n)
-{
-    static const int32_t lane[] = { 0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,
-        -1, -1, -1, -1,  -1, -1, -1, -1,  -1, -1, -1, -1,  -1, -1, -1, -1,
-        0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0 };
-    sru__mask m;
-    memcpy(&m, lane + (n < SRU__W ? 32 - n : 16 - SRU__W + n % SRU__W), sizeof m);
-    return m;
-}
-
 SRU__INLINE sru__vec SRU__FN(load_end)(const float *x, size_t n)
 {
     return n < SRU__W ? sru__load_part(x, n) : sru__load(x + n - SRU__W);
@@ -6331,7 +6350,7 @@ SRU__INLINE sru__vec SRU__FN(load_end)(const float *x, size_t n)
 
 SRU__INLINE void SRU__FN(store_end)(float *x, sru__vec v, size_t n)
 {
-    if (n < SRU__W) memcpy(x, &v, n * 4);
+    if (n < SRU__W) sru__store_part(x, v, n);
     else memcpy(x + n - SRU__W, &v, sizeof v);
 }
 
