@@ -53,7 +53,7 @@ def table(isa):
             ("inner loop in cache", "peak", "tile %d" % (2*s[0]*s[1]*s[2]), None)])
     for kind, target, limit, case in (
             ("f32", 1.25, "reading weights", "read %d" % (4*1536*512)),
-            ("bf16", 1.8, "reading weights", "read %d" % (2*1536*512)),
+            ("bf16", 1.8, "its conversions and sums", "half %d" % (1536*512)),
             ("q8", 1.8, "its conversions and sums", "whole %d" % (1536*512))):
         yield ("linear (1,1536,512), " + kind, "linear 1 1536 512 --type " + kind,
                [("MKL", "torch", "mm 1 1536 512", target), (limit, "peak", case, None)])
