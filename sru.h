@@ -1012,11 +1012,10 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #endif
 #define SRU__ISA     avx512
 #define SRU__W       16
-/* _mm512_min_ps() makes g++ 12 warn */
+/* with a mask of all lanes: those without one make g++ 12 warn */
 #define SRU__MIN(a, x) _mm512_maskz_min_ps(0xffff, a, x)
 #define SRU__MAX(a, x) _mm512_maskz_max_ps(0xffff, a, x)
 #define SRU__LOAD_PART(p, n)     _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
-#define SRU__STORE_PART(p, v, n) _mm512_mask_storeu_ps(p, (__mmask16)((1u << (n)) - 1), v)
 #define SRU__BYTES(x, which) _mm512_shuffle_epi8((__m512i)(x), (__m512i)(which))
 #define SRU__MR      8
 #define SRU__NP      3
@@ -5608,19 +5607,6 @@ SRU__INLINE sru__vec SRU__FN(lanes)(const float *p, size_t n)
 }
 #define SRU__LOAD_PART SRU__FN(lanes)
 #endif
-#ifndef SRU__STORE_PART
-SRU__INLINE void SRU__FN(pieces)(float *p, sru__vec v, size_t n)
-{
-    size_t at = 0, piece;
-    SRU__UNROLL
-    for (piece = SRU__W / 2; piece; piece /= 2)
-        if (n & piece) {
-            memcpy(p + at, (const char *)&v + at * 4, piece * 4);
-            at += piece;
-        }
-}
-#define SRU__STORE_PART SRU__FN(pieces)
-#endif
 SRU__INLINE sru__vec sru__load_part(const float *p, size_t n)
 {
     if (n < SRU__W) return SRU__LOAD_PART(p, n);
@@ -5629,8 +5615,17 @@ SRU__INLINE sru__vec sru__load_part(const float *p, size_t n)
 
 SRU__INLINE void sru__store_part(float *p, sru__vec v, size_t n)
 {
-    if (n < SRU__W) SRU__STORE_PART(p, v, n);
-    else memcpy(p, &v, sizeof v);
+    size_t at = 0, piece;
+    if (n >= SRU__W) {
+        memcpy(p, &v, sizeof v);
+        return;
+    }
+    SRU__UNROLL
+    for (piece = SRU__W / 2; piece; piece /= 2)
+        if (n & piece) {
+            memcpy(p + at, (const char *)&v + at * 4, piece * 4);
+            at += piece;
+        }
 }
 
 SRU__INLINE sru__vec sru__abs(sru__vec x)
@@ -6653,7 +6648,6 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__MAX
 #undef SRU__BYTES
 #undef SRU__LOAD_PART
-#undef SRU__STORE_PART
 #undef SRU__IF_NUMBER
 #undef SRU__MR
 #undef SRU__NP
