@@ -732,7 +732,8 @@ static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context
 
 /* As many threads as the context asks for, but no more than there are portions of 1,500,000
    operations, 10 microseconds of a product: below, starting them costs more than they save. What is
-   slower than a product, for each operation, counts as more of them. */
+   slower than a product, for each operation, counts as more of them; in training half as many, for
+   what each thread writes the other threads read soon. */
 #ifndef SRU__PORTION
 #define SRU__PORTION 1500000
 #endif
@@ -1388,7 +1389,8 @@ typedef struct sru__gemm {
 
 enum {
     SRU__GROUP = 3,                 /* panels that a task multiplies side by side */
-    SRU__LINE = 12,                 /* the most by which it multiplies a single row */
+    SRU__LINE = 12,                 /* the most: of a single row, or where k is small */
+    SRU__SMALL = 384,               /* panels times k that the first-level cache holds */
     SRU__NEAR = 32,                 /* rows far apart that are read side by side */
     SRU__FEW = 12                   /* rows of which reading the weights takes the time */
 };
@@ -1550,11 +1552,11 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const int singly = sru__singly(g.type, g.m), unpacks = !singly && !plain && g.type != SRU_F32;
     const size_t most_k = singly ? g.k : sru__min(g.k, SRU__DEPTH);
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most_k, 128, 512);
-    const int threads = sru__threads(c, 2.0 * (double)sru__max(g.m, SRU__FEW) * (double)g.n
-                                        * (double)g.k);
+    const int threads = sru__threads(c, (plain ? 1.0 : 2.0) * (double)sru__max(g.m, SRU__FEW)
+                                        * (double)g.n * ((double)g.k + 8));
     const size_t team = (size_t)threads;
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
-    const size_t line = singly ? panels / team / 4 : 0;
+    const size_t line = singly ? panels / team / 4 : SRU__SMALL / sru__max(1, most_k) / 3 * 3;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
     const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most_k) / wide) * wide;
@@ -1591,8 +1593,9 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
         g.groups = sru__ceil(g.nc, wide);
         g.lots = sru__ceil(g.m, lot);
         g.cuts = 1;
-        /* threads share out the lots, if there are enough; else panels, and strips of a lot */
-        if (packs ? strips >= 3 * team : g.lots >= team) {
+        /* threads share out the lots, if there are enough; else panels, and strips of a lot; long
+           lines of C would be fetched beyond their ends, where another thread writes */
+        if (packs || (!singly && group > SRU__GROUP) ? strips >= 3 * team : g.lots >= team) {
             g.lots = sru__ceil(g.lots, team) * team;
         } else {
             if (g.groups >= team)
@@ -1759,14 +1762,19 @@ typedef struct sru__scan_task {
     size_t b0, b1;                  /* sequences b0 ... b1-1 */
 } sru__scan_task;
 
+/* All blocks of a part come before the next part. So threads take different sequences, if there are
+   enough; what one writes is further from what the other fetches ahead than where both take units
+   of the same rows. */
 SRU__INLINE void sru__scan_find(const sru__scan_run *r, size_t task, sru__scan_task *p)
 {
-    const size_t block = r->parts == 1 ? task : task / r->parts;    /* divisions are slow */
+    const size_t blocks = (size_t)r->dirs * r->blocks;
+    const size_t part = r->parts == 1 ? 0 : task / blocks;      /* divisions are slow */
+    const size_t block = task - part * blocks;
     p->dir = block >= r->blocks;
     p->d0 = (block - (p->dir ? r->blocks : 0)) * r->block;
     p->n = sru__min(r->block, r->D - p->d0);
     p->col = (p->dir ? r->D : 0) + p->d0;
-    p->b0 = (task - block * r->parts) * r->part;
+    p->b0 = part * r->part;
     p->b1 = sru__min(r->s.B, p->b0 + r->part);
 }
 
@@ -2015,6 +2023,13 @@ static size_t sru__rows(const sru_context *c, sru_type type)
     return c->op->rows * (type == SRU_PLAIN ? 4 : 1);
 }
 
+/* In training u is written next to what other threads write. Where the shares of a step are narrow
+   they wait for one another's lines of memory: then there are as many threads as wide shares. */
+static int sru__apart(int threads, size_t shares)
+{
+    return (int)sru__min((size_t)threads, sru__max(1, shares));
+}
+
 static sru_status sru__scan_forward_run(sru_context *c, const void *args)
 {
     sru__scan_run r;
@@ -2038,7 +2053,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
     threads = sru__threads(c, (double)(s->w ? sru__max(s->T * s->B, SRU__FEW) : s->T * s->B)
-                              * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0)));
+                              * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0))
+                              / (s->w && s->u ? 2 : 1));
+    if (s->w && s->u) threads = sru__apart(threads, sru__max(sru__ceil(s->N, 48), s->B / full));
     wide = sru__max(1, sru__ceil(r.D, SRU__PANEL)) * SRU__PANEL;
     step = sru__min(4 * kern->block, wide);
     most = sru__min(kern->block, wide);
@@ -2183,7 +2200,8 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     r.dirs = s->bidirectional ? 2 : 1;
     r.D = s->N / (size_t)r.dirs;
     r.ldc = s->ldc ? s->ldc : s->N;
-    threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 200);
+    threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 80);
+    threads = sru__apart(threads, s->B * s->N / 128);
     sru__scan_divide(&r, r.kern->block, 1, (size_t)threads);
     if (s->B && s->N) {
         sru_context inner = *c;
@@ -5776,9 +5794,9 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
     }
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
-            acc[i][j] = add ? sru__load(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
-                                          + (size_t)(j % SRU__VP) * SRU__W)
-                            : sru__zero();
+            acc[i][j] = !add || i >= mr ? sru__zero()
+                      : sru__load(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
+                                    + (size_t)(j % SRU__VP) * SRU__W);
     }
     if (!ahead) ahead = (uintptr_t)b[0];
     for (p = 0; p < k; ahead += SRU__STRIDE * SRU__PANEL) {
@@ -5813,33 +5831,34 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
     SRU__ANEW(ldc);
     SRU__ANEW(plane);
     SRU__EACH(i, rows, SRU__MR) {
+        if (i >= mr) break;
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
             memcpy(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
                      + (size_t)(j % SRU__VP) * SRU__W, &acc[i][j], sizeof(sru__vec));
     }
 }
 
-/* The same where only mr rows and nr columns of each panel exist. */
+/* The same where only nr columns of each panel exist. */
 SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const float *a,
                                size_t row, size_t col, const float *const *b, float *c, size_t ldc,
                                size_t plane, int add, int mr, int nr, uintptr_t ahead)
 {
     float t[SRU__MR * SRU__MOST * SRU__PANEL];
     const size_t ldt = SRU__MOST * SRU__PANEL, bytes = (size_t)nr * 4;
+    const int part = nr < SRU__PANEL;
     int i, j;
-    if (mr == rows && nr == SRU__PANEL) {
+    if (mr == rows && !part) {
         SRU__FN(tile)(rows, panels, k, a, row, col, b, c, ldc, plane, add, rows, ahead);
         return;
     }
-    if (add) {
-        memset(t, 0, sizeof t);
-        for (i = 0; i < mr; i++)
-            for (j = 0; j < panels; j++)
-                memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
-                       c + (size_t)i * ldc + (size_t)j * plane, bytes);
-    }
-    SRU__FN(tile)(rows, panels, k, a, row, col, b, t, ldt, SRU__PANEL, add, mr, ahead);
-    for (i = 0; i < mr; i++)
+    if (add && part) memset(t, 0, sizeof t);
+    for (i = 0; i < mr && add && part; i++)
+        for (j = 0; j < panels; j++)
+            memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
+                   c + (size_t)i * ldc + (size_t)j * plane, bytes);
+    SRU__FN(tile)(rows, panels, k, a, row, col, b, part ? t : c, part ? ldt : ldc,
+                  part ? SRU__PANEL : plane, add, mr, ahead);
+    for (i = 0; i < mr && part; i++)
         for (j = 0; j < panels; j++)
             memcpy(c + (size_t)i * ldc + (size_t)j * plane,
                    t + (size_t)i * ldt + j * SRU__PANEL, bytes);
