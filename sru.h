@@ -751,6 +751,17 @@ static int sru__threads(const sru_context *c, double operations)
     return operations < 1.0 * SRU__PORTION * n ? (int)(operations / SRU__PORTION) + 1 : n;
 }
 
+/* In training threads write next to one another, and wait for the same lines of memory if each has
+   but a few units of a step: no more threads than shares of so many units. */
+#ifndef SRU__SHARE
+#define SRU__SHARE 64
+#endif
+
+static int sru__apart(int threads, size_t shares)
+{
+    return (int)sru__min((size_t)threads, sru__max(1, shares));
+}
+
 /* Arithmetic on numbers below 1.2e-38 is up to a hundred times slower than on others, and attention
    is full of them: while kernels run they count as 0, where the processor offers that. */
 #if defined(__GNUC__) && (defined(__SSE__) || defined(__aarch64__))
@@ -2023,13 +2034,6 @@ static size_t sru__rows(const sru_context *c, sru_type type)
     return c->op->rows * (type == SRU_PLAIN ? 4 : 1);
 }
 
-/* In training u is written next to what other threads write. Where the shares of a step are narrow
-   they wait for one another's lines of memory: then there are as many threads as wide shares. */
-static int sru__apart(int threads, size_t shares)
-{
-    return (int)sru__min((size_t)threads, sru__max(1, shares));
-}
-
 static sru_status sru__scan_forward_run(sru_context *c, const void *args)
 {
     sru__scan_run r;
@@ -2055,7 +2059,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     threads = sru__threads(c, (double)(s->w ? sru__max(s->T * s->B, SRU__FEW) : s->T * s->B)
                               * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0))
                               / (s->w && s->u ? 2 : 1));
-    if (s->w && s->u) threads = sru__apart(threads, sru__max(sru__ceil(s->N, 48), s->B / full));
+    if (s->w && s->u)
+        threads = sru__apart(threads, sru__max(sru__ceil(s->N, SRU__SHARE), s->B / full));
     wide = sru__max(1, sru__ceil(r.D, SRU__PANEL)) * SRU__PANEL;
     step = sru__min(4 * kern->block, wide);
     most = sru__min(kern->block, wide);
@@ -2201,7 +2206,7 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     r.D = s->N / (size_t)r.dirs;
     r.ldc = s->ldc ? s->ldc : s->N;
     threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 80);
-    threads = sru__apart(threads, s->B * s->N / 128);
+    threads = sru__apart(threads, s->B * s->N / (3 * SRU__SHARE));  /* more arrays than forward */
     sru__scan_divide(&r, r.kern->block, 1, (size_t)threads);
     if (s->B && s->N) {
         sru_context inner = *c;
@@ -5503,6 +5508,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__ANEW
 #undef SRU__SHUFFLE
 #undef SRU__PORTION
+#undef SRU__SHARE
 #undef SRU__TRAINING
 #undef SRU__PANEL
 #undef SRU__DEPTH

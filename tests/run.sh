@@ -15,7 +15,7 @@ CC=${CC:-cc}
 CXX=${CXX:-c++}
 strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 here=build/tests
-threads='-DSRU__PORTION=1000'        # several threads for small work too, as the tests have
+threads='-DSRU__PORTION=1000 -DSRU__SHARE=1'    # several threads for small work too, as tests have
 jobs='sanitize clang-sanitize cuda aarch64 header examples charlm isa clang clang++ fast cc c++
       no-threads scalar cblas m32 wasm windows readme'
 
