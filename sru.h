@@ -2477,6 +2477,16 @@ static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
     }
 }
 
+/* The same, where each thread packs the keys of the one head for itself: two threads take less time
+   to pack them twice than to fetch what the other has packed. */
+static void sru__attend_twice(void *job, size_t begin, size_t end, int thread)
+{
+    sru__attend_run r = *(const sru__attend_run *)job;
+    r.keys += (size_t)thread * r.blocks * r.block;
+    sru__attend_pack(&r, 0, r.blocks, 0);
+    sru__attend_tasks(&r, begin, end, thread);
+}
+
 /* Whole heads, one after another, without waiting for other threads. */
 static void sru__attend_heads(void *job, size_t begin, size_t end, int thread)
 {
@@ -2595,7 +2605,8 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
                               * (double)sru__max(64, s->window ? s->window : r.S));
     r.scratch_size = sru__attend_scratch(r.hd);
     r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
-    r.keys = sru__take_floats(c, s->ring ? 0 : sru__min(all, (size_t)threads) * r.blocks * r.block);
+    r.keys = sru__take_floats(c, s->ring ? 0 : sru__min(sru__max(all, 2), (size_t)threads)
+                                               * r.blocks * r.block);
     if (!r.scratch || !r.keys) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if (s->ring) {
@@ -2606,6 +2617,10 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     /* as many heads for each thread, and all threads for each of the rest */
     r.first = all / (size_t)threads * (size_t)threads;
     sru__parallel(threads, r.first, sru__attend_heads, &r);
+    if (threads == 2) {
+        sru__parallel(2, (all - r.first) * r.tasks, sru__attend_twice, &r);
+        return SRU_OK;
+    }
     sru__parallel(threads, (all - r.first) * r.blocks, sru__attend_pack, &r);
     sru__parallel(threads, (all - r.first) * r.tasks, sru__attend_tasks, &r);
     return SRU_OK;
