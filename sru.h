@@ -3301,6 +3301,7 @@ typedef struct sru__layer {
     float drop_c, drop_x, drop_out, drop_p;
     sru__slot slot[SRU__SLOTS];
     size_t end;                 /* bytes of the weights up to and with this layer */
+    size_t S, ring;             /* floats of a sequence's state, and those before its ring there */
 } sru__layer;
 
 /* Bytes of a matrix; packed, it consists of groups of equally many rows. Small tensors stay float,
@@ -3319,6 +3320,37 @@ static size_t sru__width(const sru_config *f)
 }
 
 static int sru__layers(const sru_config *f) { return f->num_layers ? f->num_layers : 2; }
+
+static size_t sru__projection(const sru_config *f, int l)
+{
+    return (size_t)(f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size);
+}
+
+static int sru__attends(const sru_config *f, int l)
+{
+    const int every = f->attention_every_n_layers ? f->attention_every_n_layers : 1;
+    if (f->arch != SRU_ARCH_SRUPP) return 0;
+    return f->attention_last_n_layers ? sru__layers(f) - l <= f->attention_last_n_layers
+                                      : (l + 1) % every == 0;
+}
+
+static size_t sru__heads(const sru_config *f) { return f->num_heads ? (size_t)f->num_heads : 1; }
+
+/* Floats of layer l's ring, which holds its keys and values. */
+static size_t sru__ring(const sru_config *f, int l)
+{
+    return f->window && sru__attends(f, l)
+           ? sru__ring_floats((size_t)f->window, sru__projection(f, l), sru__heads(f)) : 0;
+}
+
+/* Floats of a sequence's state: c of all layers, then their rings. */
+static size_t sru__state_floats(const sru_config *f)
+{
+    size_t n = (size_t)sru__layers(f) * sru__width(f);
+    int l;
+    for (l = 0; l < sru__layers(f) && f->window; l++) n += sru__ring(f, l);
+    return n;
+}
 
 /* The greatest of all widths: of the input, of layers and of projections. */
 static size_t sru__widest(const sru_config *f)
@@ -3367,19 +3399,29 @@ static void sru__put_slot(sru__layer *y, sru_type type, int i, const char *name,
     y->end += sru__tensor_bytes(type, sru__groups(y, i), rows, cols, s->matrix);
 }
 
-/* Layer l, whose weights, in the form `type`, start after `at` bytes: the one list of tensors. */
-static void sru__layer_from(sru__layer *y, const sru_config *f, sru_type type, int l, size_t at)
+static size_t sru__first_bytes(const sru_config *f, sru_type type)
+{
+    const sru__slot first = sru__first_slot(f);
+    return first.rows ? sru__tensor_bytes(type, 1, first.rows, first.cols, 1) : 0;
+}
+
+/* From layer l-1 to layer l, with weights in the form `type`: the one list of tensors. */
+static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, int l)
 {
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
-    const int every = f->attention_every_n_layers ? f->attention_every_n_layers : 1;
+    const size_t end = l ? y->end : sru__first_bytes(f, type);
+    const size_t S = l ? y->S : sru__state_floats(f);
+    const size_t ring = l ? y->ring + sru__ring(f, l - 1) : (size_t)sru__layers(f) * sru__width(f);
     sru__clear(y, sizeof *y);
-    y->end = at;
+    y->end = end;
+    y->S = S;
+    y->ring = ring;
     y->D = (size_t)f->hidden_size;
     y->N = sru__width(f);
     y->in = l > 0 || sru__input_first(f) ? y->N : (size_t)f->input_size;
     y->K = !f->no_skip_term && y->in != y->N ? 4 : 3;
     y->skip = y->K == 3 && !f->no_skip_term;
-    y->P = (size_t)(f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size);
+    y->P = sru__projection(f, l);
     if (old && (y->P >= y->in || y->P >= y->N)) y->P = 0;  /* as 2.x decides */
     y->norm = !f->layer_norm ? 0 : f->normalize_after ? 2 : 1;
     y->scale_x = 1;
@@ -3389,9 +3431,7 @@ static void sru__layer_from(sru__layer *y, const sru_config *f, sru_type type, i
     y->drop_c = l + 1 < sru__layers(f) ? f->dropout : 0;
     y->drop_out = l + 1 < sru__layers(f) ? f->layer_dropout : 0;
     y->drop_p = plus ? f->dropout : 0;
-    y->attention = plus && (f->attention_last_n_layers
-                            ? sru__layers(f) - l <= f->attention_last_n_layers
-                            : (l + 1) % every == 0);
+    y->attention = sru__attends(f, l);
     y->projected_norm = plus && !f->no_attn_layer_norm;
 
     if (y->P)
@@ -3421,19 +3461,12 @@ static void sru__layer_from(sru__layer *y, const sru_config *f, sru_type type, i
     }
 }
 
-static size_t sru__first_bytes(const sru_config *f, sru_type type)
-{
-    const sru__slot first = sru__first_slot(f);
-    return first.rows ? sru__tensor_bytes(type, 1, first.rows, first.cols, 1) : 0;
-}
-
 static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
 {
     sru__layer y;
     int i;
     sru__clear(&y, sizeof y);
-    y.end = sru__first_bytes(f, type);
-    for (i = 0; i <= l; i++) sru__layer_from(&y, f, type, i, y.end);
+    for (i = 0; i <= l; i++) sru__next_layer(&y, f, type, i);
     return y;
 }
 
@@ -3465,10 +3498,10 @@ static sru_status sru__check_config(const sru_config *f, char *error)
     else if (!sru__within((double)f->weight_c_init, 0, 1e30))
         wrong = "weight_c_init must be a number, not negative";
     for (l = 0; !wrong && l < sru__layers(f); l++) {
-        const int P = f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size;
-        if (P < 0) wrong = "projection_sizes must not be negative";
+        const size_t P = sru__projection(f, l);
+        if (f->projection_sizes[l] < 0) wrong = "projection_sizes must not be negative";
         else if (f->arch == SRU_ARCH_SRUPP && !P) wrong = "SRU++ wants a projection_size";
-        else if (f->arch == SRU_ARCH_SRUPP && P % (f->num_heads ? f->num_heads : 1))
+        else if (f->arch == SRU_ARCH_SRUPP && P % sru__heads(f))
             wrong = "projection_size must be a multiple of num_heads";
     }
     if (!wrong) {
@@ -3480,23 +3513,6 @@ static sru_status sru__check_config(const sru_config *f, char *error)
     sru__say(error, "%s", wrong);
     return SRU_EINVAL;
 }
-
-static size_t sru__heads(const sru_config *f) { return f->num_heads ? (size_t)f->num_heads : 1; }
-
-/* Floats of state before layer l's ring: all c, and the rings of the layers below; l = L: S. */
-static size_t sru__state_at(const sru_config *f, int l)
-{
-    size_t n = (size_t)sru__layers(f) * sru__width(f);
-    int i;
-    for (i = 0; i < l && f->window && f->arch == SRU_ARCH_SRUPP; i++) {
-        sru__layer y;
-        sru__layer_from(&y, f, SRU_PLAIN, i, 0);
-        if (y.attention) n += sru__ring_floats((size_t)f->window, y.P, sru__heads(f));
-    }
-    return n;
-}
-
-static size_t sru__state_floats(const sru_config *f) { return sru__state_at(f, sru__layers(f)); }
 
 static const float *sru__weights(const sru_model *m, const sru__slot *s)
 {
@@ -3573,12 +3589,13 @@ static int sru__tape(sru_context *tape, const sru_model *m, const sru_io *io, fl
                      sru__kept *kept)
 {
     const sru_config *f = &m->config;
+    sru__layer y;
     int l, ok;
+    sru__clear(&y, sizeof y);
     *state = sru__take_floats(tape, io->B * sru__state_floats(f));
     ok = *state != NULL;
     for (l = 0; l < sru__layers(f) && ok; l++) {
-        sru__layer y;
-        sru__layer_from(&y, f, m->type, l, 0);
+        sru__next_layer(&y, f, m->type, l);
         ok = sru__keep(tape, &y, io, io->T * io->B, l, f, &kept[l]);
     }
     return ok;
@@ -3671,7 +3688,7 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->bias = sru__weights(m, &y->slot[SRU__BIAS]);
     s->mask_c = sru__mask_c(&m->config, y, io, l, k);
     s->c = k->c;
-    s->ldc = sru__state_floats(&m->config);
+    s->ldc = y->S;
 }
 
 static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru__layer *y,
@@ -3719,8 +3736,8 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
         sru_attention s;
         sru__fill_attention(&s, m, y, io, l, t0, T, k);
         if (sru__through_rings(&m->config, io)) {
-            s.ring = state + sru__state_at(&m->config, l);
-            s.ld_ring = sru__state_floats(&m->config);
+            s.ring = state + y->ring;
+            s.ld_ring = y->S;
         }
         status = op->attention_forward(c, &s);
         z = k->o;
@@ -3841,10 +3858,12 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     const int whole = io->tape || f->bidirectional
                    || (f->arch == SRU_ARCH_SRUPP && !sru__through_rings(f, io));
     sru__kept kept[SRU_MAX_LAYERS];
+    sru__layer y;
     float *state = io->state, *tape_state = NULL, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
     size_t steps = io->T, t0, ignored = 0;
     int l;
+    sru__clear(&y, sizeof y);
     if (!whole && steps > 1) {
         const size_t least = sru__rows(c, m->type), rows = sru__lot(N, least, 4 * least);
         steps = sru__min(steps, sru__max(1, rows / sru__max(1, B)));
@@ -3871,7 +3890,6 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         const size_t T = sru__min(steps, io->T - t0);
         const float *in = x ? x : io->x ? io->x + t0 * B * wide : NULL;
         float *h = io->h ? io->h + t0 * B * N : NULL;
-        size_t at = sru__first_bytes(f, m->type);
         if (x)
             status = c->op->embedding_forward(c, x, io->tokens ? io->tokens + t0 * B : NULL,
                                               m->embedding, T * B, wide, m->vocab_size);
@@ -3883,10 +3901,9 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         }
         for (l = 0; l < L && !status; l++) {
             sru_context layer = *c;
-            sru__layer y;
             float *out = l + 1 == L ? h : io->tape ? kept[l + 1].in
                        : other && (L - 1 - l) % 2 ? other : h;
-            sru__layer_from(&y, f, m->type, l, at);
+            sru__next_layer(&y, f, m->type, l);
             if (!io->tape && !sru__keep(&layer, &y, io, T * B, l, f, &kept[l]))
                 return sru__no_memory(c);
             if (io->saved && io->saved[l])
@@ -3896,7 +3913,6 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             if (status) break;
             status = sru__layer_forward(&layer, m, io, &y, l, t0, T, in, out, state, &kept[l]);
             in = out;
-            at = y.end;
         }
         if (c->measure || !io->T || !B) break;          /* no chunk is longer than the first */
     }
