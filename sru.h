@@ -2277,8 +2277,9 @@ static void sru__put_key(float *block, size_t hd, size_t j, const float *key, co
     float *v = block + SRU__KEYS * hd + j * SRU__PANEL;
     size_t i;
     for (i = 0; i < hd; i++) k[i * SRU__PANEL] = key[i];
-    for (i = 0; i < hd; i += SRU__PANEL)
-        memcpy(v + i * SRU__KEYS, value + i, sru__min(SRU__PANEL, hd - i) * 4);
+    for (i = 0; i + SRU__PANEL <= hd; i += SRU__PANEL)
+        memcpy(v + i * SRU__KEYS, value + i, SRU__PANEL * 4);
+    if (i < hd) memcpy(v + i * SRU__KEYS, value + i, (hd - i) * 4);
 }
 
 /* Scores of keys at ... end-1 in a block that begins at start. One by one they would take a fifth
