@@ -1167,12 +1167,17 @@ static sru_status sru__check_type(const sru_context *c, const char *name, sru_ty
     return SRU__FAIL(c, SRU_EINVAL, "%s: on the CPU there is no type %u", name, (size_t)type);
 }
 
-static uint16_t sru__to_bf16(float x)
+/* The 16 bits that, with the bits `below` behind them, are a float as near to x as can be; instead
+   of 0, 2^-100, for such small floats as would be there are slow. */
+static uint32_t sru__to_bf16(float x, uint32_t below)
 {
-    uint32_t bits;
+    uint32_t bits, size, upper;
     memcpy(&bits, &x, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 64);  /* NaN stays NaN */
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);              /* to nearest, even */
+    size = bits & 0x7fffffff;
+    if (size >= 0x7f800000) return bits >> 16 | (size > 0x7f800000 ? 64 : 0);   /* infinity, NaN */
+    upper = size + 0x8000 < below ? 0 : (size + 0x8000 - below) >> 16;
+    upper = (uint32_t)sru__min(sru__max(upper, below ? 0x0d80 : 0), 0x7f7f);
+    return (bits >> 31) << 15 | upper;
 }
 
 /* Bits of a lane of 32, which keep their place in it on machines of either byte order. */
@@ -1186,7 +1191,9 @@ static void sru__put_little(char *lane, size_t shift, uint32_t bits, uint32_t ma
 
 /* Rows `row` ... row+n-1 of the source as panels of 16, k after k; a last panel is filled with
    zeros. F32: k rows of 16 floats. BF16: 16 pairs of values for each two of k. Q8: 16 scales, then
-   16 quadruples of bytes for each four of k. So lanes of 32 bits become floats by shifts. */
+   16 quadruples of bytes for each four of k. So lanes of 32 bits become floats by shifts. A pair's
+   second value is the whole lane, with the first one's bits behind its own: these are chosen to
+   suit, and it is as exact as if nothing were behind them. */
 static void sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
 {
     const size_t k = from->cols, panel = sru__packed_panel(type, k);
@@ -1205,13 +1212,15 @@ static void sru__pack(void *packed, sru_type type, const sru__source *from, size
                 scale = most / 127;
                 memcpy(out + 4 * j, &scale, 4);
             }
-            for (p = 0; p < k; p++) {
-                const float x = is ? sru__value(from, row + i + j, p) : 0;
+            for (p = 0; p < (type == SRU_BF16 ? (k + 1) / 2 * 2 : k); p++) {
+                const float x = is && p < k ? sru__value(from, row + i + j, p) : 0;
                 if (type == SRU_F32) {
                     memcpy(out + (p * SRU__PANEL + j) * 4, &x, 4);
                 } else if (type == SRU_BF16) {
-                    const uint16_t b = sru__to_bf16(x);
-                    sru__put_little(out + (p / 2 * SRU__PANEL + j) * 4, p % 2 * 16, b, 0xffff);
+                    char *lane = out + (p / 2 * SRU__PANEL + j) * 4;
+                    uint32_t first;
+                    memcpy(&first, lane, 4);        /* 0, until there is one */
+                    sru__put_little(lane, p % 2 * 16, sru__to_bf16(x, first), 0xffff);
                 } else {
                     const float q = scale > 0 ? x / scale : 0;
                     const int byte = q > -128 && q < 128 ? (int)(q < 0 ? q - 0.5f : q + 0.5f) : 0;
@@ -5980,7 +5989,7 @@ SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
 #define SRU__Q8_UNIT (1.0f / 16777216.0f)
 SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 {
-    if (type == SRU_BF16) return sru__from_bits(r ? x & 0xffff0000u : x << 16);
+    if (type == SRU_BF16) return sru__from_bits(r ? x : x << 16);
 #ifdef SRU__BYTES
     if (r < 3) {                /* of each four bytes the last becomes byte r, the others 0 */
         const uint32_t four[4] = { 0x00808080, 0x04808080, 0x08808080, 0x0c808080 };

@@ -133,7 +133,7 @@ static inline void convert_and_add(const int halves)
             for (i = 0; i < LANES; i++) {
                 const integers x = words[p + i];
                 c[i] = a*(halves ? (vector)(x << 16) : __builtin_convertvector(x, vector)) + c[i];
-                if (halves) c[i] = a*(vector)(x & ~0xffff) + c[i];
+                if (halves) c[i] = a*(vector)x + c[i];
             }
         }
     }

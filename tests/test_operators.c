@@ -370,6 +370,7 @@ static void test_pack(void)
         test_random_state = 77 + i;
         test_fill(w, n*k, 1);
         memset(w, 0, k*sizeof *w);      /* a row of zeros has no scale */
+        if (n > 1 && k > 1) w[k + 1] = 0;       /* 0 behind another number */
         for (type = SRU_F32; type <= SRU_Q8; type++) {
             size_t bytes = op->pack(&c, NULL, (sru_type)type, NULL, n, k);
             const unsigned char *p;
@@ -381,6 +382,12 @@ static void test_pack(void)
             }
             p = (const unsigned char *)packed((sru_type)type, w, real, n, k);
             for (j = 0; j < bytes; j++) hash = (hash ^ p[j])*UINT64_C(1099511628211);
+            for (j = 0; j + 4 <= bytes && type == SRU_BF16; j += 4) {
+                uint32_t bits;
+                memcpy(&bits, p + j, 4);
+                CHECK(!(bits & 0x7fffffff) || (bits & 0x7f800000), "bfloat16 (%lu,%lu): bits %lx "
+                      "are a denormal", (unsigned long)n, (unsigned long)k, (unsigned long)bits);
+            }
             if (!first[i][type]) first[i][type] = hash;
             CHECK(first[i][type] == hash, "%s (%lu,%lu): other bytes than the first instruction "
                   "set's", type_names[type], (unsigned long)n, (unsigned long)k);
