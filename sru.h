@@ -1180,53 +1180,50 @@ static uint32_t sru__to_bf16(float x, uint32_t below)
     return (bits >> 31) << 15 | upper;
 }
 
-/* Bits of a lane of 32, which keep their place in it on machines of either byte order. */
-static void sru__put_little(char *lane, size_t shift, uint32_t bits, uint32_t mask)
+/* The same for a number from -127 to 127, as a byte; below is from 0 to 1. */
+static uint32_t sru__to_byte(float x, float below)
 {
-    uint32_t x;
-    memcpy(&x, lane, 4);
-    x = (x & ~(mask << shift)) | bits << shift;
-    memcpy(lane, &x, 4);
+    x -= below;
+    return x > -129 && x < 128 ? (uint32_t)(int)(x < 0 ? x - 0.5f : x + 0.5f) & 255 : 0;
 }
 
 /* Rows `row` ... row+n-1 of the source as panels of 16, k after k; a last panel is filled with
    zeros. F32: k rows of 16 floats. BF16: 16 pairs of values for each two of k. Q8: 16 scales, then
-   16 quadruples of bytes for each four of k. So lanes of 32 bits become floats by shifts. A pair's
-   second value is the whole lane, with the first one's bits behind its own: these are chosen to
+   16 quadruples of bytes for each four of k. So lanes of 32 bits become floats by shifts. The last
+   value of a lane is all of it, with the bits of those before behind its own: these are chosen to
    suit, and it is as exact as if nothing were behind them. */
 static void sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
 {
     const size_t k = from->cols, panel = sru__packed_panel(type, k);
+    const size_t each = type == SRU_F32 ? 1 : type == SRU_BF16 ? 2 : 4;     /* in a lane */
     char *out = (char *)packed;
     size_t i, j, p;
     memset(out, 0, sru__ceil(n, SRU__PANEL) * panel);
     for (i = 0; i < n; i += SRU__PANEL, out += panel)
-        for (j = 0; j < SRU__PANEL; j++) {
-            const int is = i + j < n;
+        for (j = 0; j < SRU__PANEL && i + j < n; j++) {
+            char *lane = out + 4 * j;
             float scale = 0, most = 0;
+            uint32_t bits = 0;
             if (type == SRU_Q8) {
-                for (p = 0; p < k && is; p++) {
+                for (p = 0; p < k; p++) {
                     const float x = sru__value(from, row + i + j, p), a = x < 0 ? -x : x;
                     if (a > most) most = a;
                 }
                 scale = most / 127;
-                memcpy(out + 4 * j, &scale, 4);
+                memcpy(lane, &scale, 4);
+                lane += 4 * SRU__PANEL;
             }
-            for (p = 0; p < (type == SRU_BF16 ? (k + 1) / 2 * 2 : k); p++) {
-                const float x = is && p < k ? sru__value(from, row + i + j, p) : 0;
-                if (type == SRU_F32) {
-                    memcpy(out + (p * SRU__PANEL + j) * 4, &x, 4);
-                } else if (type == SRU_BF16) {
-                    char *lane = out + (p / 2 * SRU__PANEL + j) * 4;
-                    uint32_t first;
-                    memcpy(&first, lane, 4);        /* 0, until there is one */
-                    sru__put_little(lane, p % 2 * 16, sru__to_bf16(x, first), 0xffff);
-                } else {
-                    const float q = scale > 0 ? x / scale : 0;
-                    const int byte = q > -128 && q < 128 ? (int)(q < 0 ? q - 0.5f : q + 0.5f) : 0;
-                    sru__put_little(out + 64 + (p / 4 * SRU__PANEL + j) * 4, p % 4 * 8,
-                                    (uint32_t)byte & 255, 255);
-                }
+            for (p = 0; p < sru__ceil(k, each) * each; p++) {
+                const float x = p < k ? sru__value(from, row + i + j, p) : 0;
+                const unsigned at = (unsigned)(p % each);
+                if (type == SRU_F32) memcpy(&bits, &x, 4);
+                else if (type == SRU_BF16) bits |= sru__to_bf16(x, bits) << 16 * at;
+                else bits |= sru__to_byte(scale > 0 ? x / scale : 0,
+                                          at == 3 ? (float)bits / 16777216 : 0) << 8 * at;
+                if (at + 1 < each) continue;
+                memcpy(lane, &bits, 4);
+                lane += 4 * SRU__PANEL;
+                bits = 0;
             }
         }
 }
@@ -6001,6 +5998,7 @@ SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
     }
 #endif
     if (r == 0) return sru__from_ints((sru__mask)(x << 24));    /* nothing is left to mask */
+    if (r == 3) return sru__from_ints((sru__mask)x);
     return sru__from_ints((sru__mask)(x << (24 - 8 * r) & 0xff000000u));
 }
 
