@@ -1167,8 +1167,8 @@ static sru_status sru__check_type(const sru_context *c, const char *name, sru_ty
     return SRU__FAIL(c, SRU_EINVAL, "%s: on the CPU there is no type %u", name, (size_t)type);
 }
 
-/* The 16 bits that, with the bits `below` behind them, are a float as near to x as can be; instead
-   of 0, 2^-100, for such small floats as would be there are slow. */
+/* The 16 bits that, with the bits `below` behind them, are a float as near to x as can be. In place
+   of 0 it is 2^-100: 0 with bits behind it would be a denormal, and slow. */
 static uint32_t sru__to_bf16(float x, uint32_t below)
 {
     uint32_t bits, size, upper;
@@ -5761,7 +5761,7 @@ SRU__INLINE int sru__any(sru__mask m)
 }
 
 /* 1/x for x from 1 to 8e37. A division of 16 floats takes twice as long as one of 8: where the
-   processor guesses to 14 bits, one of Newton's steps is as exact, and sooner there. */
+   processor guesses 14 bits, one of Newton's steps is as exact, and there sooner. */
 SRU__INLINE sru__vec sru__inverse(sru__vec x)
 {
 #ifdef SRU__GUESS
@@ -5980,9 +5980,9 @@ SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return __builtin_convertvecto
 SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
 #endif
 
-/* Value r of each lane: of two in BF16, of four in Q8. These come 2^24 times as large, in the upper
-   byte of a whole number, which saves shifts; nor have they been multiplied by the scale of their
-   row. Both are left to the sums of products. */
+/* Value r of each lane: of two in BF16, of four in Q8; the last is the whole lane, see sru__pack().
+   Those of Q8 come 2^24 times as large, in the upper byte of a whole number, which saves shifts,
+   and have not been multiplied by the scale of their row. Both are left to the sums of products. */
 #define SRU__Q8_UNIT (1.0f / 16777216.0f)
 SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 {
