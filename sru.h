@@ -938,13 +938,13 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__DISPATCH
 #endif
 #ifdef SRU__X86
-#include <immintrin.h>  /* for four things alone. Minimum and maximum: vector extensions have no
-                           operator for them, and comparisons and masks make a scan 1.15 to 1.3
-                           times as long. Bytes that change places: gcc takes several instructions
-                           where one does, and a product of SRU_Q8 1.2 to 1.3 times as long. The
-                           first n of 16 floats: copied to and fro they make a network of 50 units
-                           1.3 times as long. 1/x of 16 floats: divided, they make a scan 1.2 times
-                           as long */
+#include <immintrin.h>  /* for four things alone, with AVX2 and AVX-512. Minimum and maximum: vector
+                           extensions have no operator for them, and comparisons and masks make a
+                           scan 1.15 to 1.3 times as long. The first n of 16 floats: copied to and
+                           fro they make a network of 50 units 1.3 times as long. 1/x of 16 floats:
+                           divided, they make a scan 1.2 times as long. Bytes that change places in
+                           AVX2: shifts would wait for the unit that multiplies, and make a product
+                           of SRU_Q8 1.2 times as long */
 #endif
 
 #define SRU__ISA     scalar
@@ -959,8 +959,6 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #ifdef SRU__X86                                     /* 16 registers of 4 floats */
 #define SRU__ISA     sse2
 #define SRU__W       4
-#define SRU__MIN     _mm_min_ps
-#define SRU__MAX     _mm_max_ps
 #define SRU__MR      2
 #define SRU__NP      1
 #define SRU__NP_FOUR 1
@@ -1030,7 +1028,6 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__MAX(a, x) _mm512_maskz_max_ps(0xffff, a, x)
 #define SRU__GUESS(x)  _mm512_maskz_rcp14_ps(0xffff, x)
 #define SRU__LOAD_PART(p, n)     _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
-#define SRU__BYTES(x, which) _mm512_shuffle_epi8((__m512i)(x), (__m512i)(which))
 #define SRU__MR      8
 #define SRU__NP      3
 #define SRU__NP_FOUR 3
@@ -1189,9 +1186,9 @@ static uint32_t sru__to_byte(float x, float below)
 
 /* Rows `row` ... row+n-1 of the source as panels of 16, k after k; a last panel is filled with
    zeros. F32: k rows of 16 floats. BF16: 16 pairs of values for each two of k. Q8: 16 scales, then
-   16 quadruples of bytes for each four of k. So lanes of 32 bits become floats by shifts. The last
-   value of a lane is all of it, with the bits of those before behind its own: these are chosen to
-   suit, and it is as exact as if nothing were behind them. */
+   16 quadruples of bytes for each four of k. So lanes of 32 bits become floats by shifts alone: the
+   bits of values before stay behind a value's own. These are chosen to suit, and it is as exact as
+   if nothing were behind them. */
 static void sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
 {
     const size_t k = from->cols, panel = sru__packed_panel(type, k);
@@ -1219,7 +1216,7 @@ static void sru__pack(void *packed, sru_type type, const sru__source *from, size
                 if (type == SRU_F32) memcpy(&bits, &x, 4);
                 else if (type == SRU_BF16) bits |= sru__to_bf16(x, bits) << 16 * at;
                 else bits |= sru__to_byte(scale > 0 ? x / scale : 0,
-                                          at == 3 ? (float)bits / 16777216 : 0) << 8 * at;
+                                          (float)bits / (float)(1 << 8 * at)) << 8 * at;
                 if (at + 1 < each) continue;
                 memcpy(lane, &bits, 4);
                 lane += 4 * SRU__PANEL;
@@ -5980,26 +5977,25 @@ SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return __builtin_convertvecto
 SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
 #endif
 
-/* Value r of each lane: of two in BF16, of four in Q8; the last is the whole lane, see sru__pack().
-   Those of Q8 come 2^24 times as large, in the upper byte of a whole number, which saves shifts,
-   and have not been multiplied by the scale of their row. Both are left to the sums of products. */
+/* Value r of each lane: of two in BF16, of four in Q8; behind its bits are those of values before,
+   see sru__pack(). Those of Q8 come 2^24 times as large, in the upper byte of a whole number, and
+   have not been multiplied by the scale of their row. Both are left to the sums of products. */
 #define SRU__Q8_UNIT (1.0f / 16777216.0f)
 SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 {
     if (type == SRU_BF16) return sru__from_bits(r ? x : x << 16);
 #ifdef SRU__BYTES
-    if (r < 3) {                /* of each four bytes the last becomes byte r, the others 0 */
-        const uint32_t four[4] = { 0x00808080, 0x04808080, 0x08808080, 0x0c808080 };
+    if (r < 3) {                /* the same where shifts are dear: where each byte comes from */
+        uint32_t four[4];
         sru__bits which;
-        int i;
+        unsigned i;
+        SRU__EACH(i, 4, 4) four[i] = (0x03020100u + i * 0x04040404u) << (24 - 8 * r)
+                                     | 0x00808080u >> 8 * r;
         SRU__EACH(i, SRU__W / 4, 4) memcpy((char *)&which + 16 * i, four, sizeof four);
-        which += (uint32_t)r << 24;
         return sru__from_ints((sru__mask)SRU__BYTES(x, which));
     }
 #endif
-    if (r == 0) return sru__from_ints((sru__mask)(x << 24));    /* nothing is left to mask */
-    if (r == 3) return sru__from_ints((sru__mask)x);
-    return sru__from_ints((sru__mask)(x << (24 - 8 * r) & 0xff000000u));
+    return sru__from_ints((sru__mask)(x << (24 - 8 * r)));
 }
 
 SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
