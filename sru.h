@@ -802,32 +802,49 @@ static unsigned long sru__flush_denormals(void)
     return mode;
 }
 
-/* Calls work(job, begin, end, thread) for all of 0 ... count-1, cut into one piece for each thread.
-   The only place where threads are started; kernels run inside. */
+/* Calls work(job, begin, end, thread) for all of 0 ... count-1, cut into one piece for each of n
+   threads: thread i of them. */
 typedef void (*sru__work)(void *job, size_t begin, size_t end, int thread);
 
-static void sru__parallel(int threads, size_t count, sru__work work, void *job)
+static void sru__piece(size_t n, size_t i, size_t count, sru__work work, void *job)
+{
+    const size_t begin = count / n * i + sru__min(i, count % n);
+    const size_t end = count / n * (i + 1) + sru__min(i + 1, count % n);
+    if (begin < end) work(job, begin, end, (int)i);
+}
+
+/* All of one piece of work, then all of the next; either count may be 0. The only place where
+   threads are started; kernels run inside. */
+static void sru__parallel_then(int threads, size_t count, sru__work work, size_t next_count,
+                               sru__work next, void *job)
 {
     unsigned long mode;
 #ifdef _OPENMP
-    if (threads > 1 && count > 1) {
+    if (threads > 1 && (count > 1 || next_count > 1)) {
         #pragma omp parallel num_threads(threads) private(mode)
         {
             const size_t n = (size_t)omp_get_num_threads(), i = (size_t)omp_get_thread_num();
-            const size_t begin = count / n * i + sru__min(i, count % n);
-            const size_t end = count / n * (i + 1) + sru__min(i + 1, count % n);
             mode = sru__flush_denormals();
-            if (begin < end) work(job, begin, end, (int)i);
+            if (count) sru__piece(n, i, count, work, job);
+            if (count && next_count) {
+                #pragma omp barrier
+            }
+            if (next_count) sru__piece(n, i, next_count, next, job);
             sru__set_float_mode(mode);
         }
         return;
     }
 #endif
     (void)threads;
-    if (!count) return;
     mode = sru__flush_denormals();
-    work(job, 0, count, 0);
+    if (count) sru__piece(1, 0, count, work, job);
+    if (next_count) sru__piece(1, 0, next_count, next, job);
     sru__set_float_mode(mode);
+}
+
+static void sru__parallel(int threads, size_t count, sru__work work, void *job)
+{
+    sru__parallel_then(threads, count, work, 0, work, job);
 }
 
 /* ---- what kernels are given, and where they are chosen --------------------------------------- */
@@ -1621,8 +1638,8 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
         }
         for (g.p0 = 0; g.p0 < g.k; g.p0 += g.kc) {
             g.kc = sru__min(most_k, g.k - g.p0);
-            if (plain) sru__parallel(threads, g.groups, sru__gemm_pack_panels, &g);
-            sru__parallel(threads, g.lots * g.groups * g.cuts, sru__gemm_tasks, &g);
+            sru__parallel_then(threads, plain ? g.groups : 0, sru__gemm_pack_panels,
+                               g.lots * g.groups * g.cuts, sru__gemm_tasks, &g);
         }
     }
     return SRU_OK;
@@ -2129,9 +2146,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.chunk = chunk;
     for (; r.from < s->T; r.from = r.to) {
         r.to = packs ? sru__min(r.from + chunk, s->T) : s->T;
-        if (packs)
-            sru__parallel(threads, sru__ceil((r.to - r.from) * s->B, full), sru__scan_strips, &r);
-        sru__parallel(threads, (size_t)r.dirs * r.blocks * r.parts, sru__scan_tasks, &r);
+        sru__parallel_then(threads, packs ? sru__ceil((r.to - r.from) * s->B, full) : 0,
+                           sru__scan_strips, (size_t)r.dirs * r.blocks * r.parts, sru__scan_tasks,
+                           &r);
     }
     return SRU_OK;
 }
@@ -2217,11 +2234,9 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
         sru_context inner = *c;
         r.sums = sru__take_floats(&inner, s->B * 4 * s->N);
         if (!r.sums) return sru__no_memory(c);
-        if (!c->measure) {
-            sru__parallel(threads, (size_t)r.dirs * r.blocks * r.parts, sru__scan_backward_tasks,
-                          &r);
-            sru__parallel(threads, s->N, sru__scan_reduce, &r);
-        }
+        if (!c->measure)
+            sru__parallel_then(threads, (size_t)r.dirs * r.blocks * r.parts,
+                               sru__scan_backward_tasks, s->N, sru__scan_reduce, &r);
     }
     if (!s->w) return SRU_OK;
     /* forward: u = a w' */
@@ -2255,6 +2270,9 @@ typedef struct sru__attend_run {
     float *keys;                    /* blocks of the heads at hand */
     float *scratch;
     size_t scratch_size;            /* floats of each thread */
+    int threads;                    /* for each head of a ring, */
+    const struct sru__queries *q;   /* and what they share: queries, and scores of all blocks */
+    float *scores;
     double *dalpha;                 /* (B*H) parts of it */
     size_t parts;                   /* of a head's keys, whose sums for dq are kept apart: */
     float *dq;                      /* (heads,parts,tasks*64,wide) */
@@ -2351,75 +2369,191 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
     }
 }
 
-/* Up to 64 queries of one head; query i, of step t[i], sees keys lo[i] ... hi[i]-1. Block g of the
+/* Up to 64 queries of one head: query i, of step t[i], sees keys lo[i] ... hi[i]-1. Block g of the
    keys, from g*64 on, lies at keys + g % ring * stride. */
-static void sru__attend(const sru__attend_run *r, size_t head, const float *keys, size_t ring,
-                        size_t stride, const size_t *t, const size_t *lo, const size_t *hi,
-                        size_t n, float *scratch)
+typedef struct sru__queries {
+    size_t head, n, t[SRU__KEYS], lo[SRU__KEYS], hi[SRU__KEYS];
+    const float *keys;
+    size_t ring, stride;
+    size_t from, to;                /* in blocks from ... to-1 they see keys, */
+    size_t low, high;               /* and all of them see keys low ... high-1 */
+} sru__queries;
+
+static void sru__queries_begin(sru__queries *q, size_t head, const float *keys, size_t ring,
+                               size_t stride)
+{
+    q->head = head;
+    q->keys = keys;
+    q->ring = ring;
+    q->stride = stride;
+    q->n = q->to = q->low = 0;
+    q->from = q->high = SIZE_MAX;
+}
+
+static void sru__queries_add(sru__queries *q, size_t t, size_t lo, size_t hi)
+{
+    q->t[q->n] = t;
+    q->lo[q->n] = lo;
+    q->hi[q->n++] = hi;
+    q->from = sru__min(q->from, lo / SRU__KEYS);
+    q->to = sru__max(q->to, sru__ceil(hi, SRU__KEYS));
+    q->low = sru__max(q->low, lo);
+    q->high = sru__min(q->high, hi);
+}
+
+/* Where query i lies in q, o and a. */
+static size_t sru__query_at(const sru__attend_run *r, const sru__queries *q, size_t i)
+{
+    const size_t H = (size_t)r->s.H;
+    return (q->t[i] * r->s.B + q->head / H) * r->s.P + q->head % H * r->hd;
+}
+
+/* How many keys of block g, counted from its first one, queries i ... i+n-1 see at most. */
+static size_t sru__seen_of_block(const sru__queries *q, size_t g, size_t i, size_t n)
+{
+    const size_t start = g * SRU__KEYS, end = start + SRU__KEYS;
+    size_t most = 0;
+    if (end <= q->high) return SRU__KEYS;
+    for (; n; n--, i++) most = sru__max(most, sru__min(q->hi[i], end) - sru__min(q->hi[i], start));
+    return most;
+}
+
+/* Where later keys of a block are hidden, a few queries at a time need not meet all. */
+static size_t sru__few(const sru__queries *q, size_t g)
+{
+    return (g + 1) * SRU__KEYS > q->high ? SRU__PANEL : q->n;
+}
+
+/* The queries (n,hd), scaled. */
+static void sru__attend_queries(const sru__attend_run *r, const sru__queries *q, float *queries)
+{
+    const float *rows[SRU__KEYS];
+    size_t i, j;
+    sru__clear(rows, sizeof rows);
+    for (i = 0; i < q->n; i++) {
+        const size_t at = sru__query_at(r, q, i);
+        rows[i] = r->s.q + at;
+        for (j = 0; j < r->hd && r->s.B * (size_t)r->s.H > 1; j += 16) {    /* rows far apart */
+            SRU__PREFETCH(r->s.q + at + j);
+            SRU__PREFETCH(r->s.o + at + j);
+        }
+    }
+    sru__scaled(r->kern, queries, r->hd, rows, q->n, r->hd, r->scale);
+}
+
+/* Scores (n,64) of the keys of block g. */
+static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, size_t g,
+                               const float *queries, float *scores)
 {
     const sru_attention *s = &r->s;
-    const size_t H = (size_t)s->H, b = head / H, h = head % H, hd = r->hd, wide = r->wide;
-    float *queries = scratch, *scores = queries + SRU__KEYS * hd;
-    float *sums = scores + SRU__KEYS * SRU__KEYS;
-    float *most = sums + SRU__KEYS * wide, *total = most + SRU__KEYS;
-    const float *rows[SRU__KEYS];
-    const float alpha = s->alpha ? s->alpha[0] : 1, keep = 1 / (1 - s->dropout);
-    /* from block `from` on to `to`, queries see keys; all queries see those from low to high */
-    size_t from = SIZE_MAX, to = 0, low = 0, high = SIZE_MAX, seen[SRU__KEYS], g, i, j;
+    const size_t start = g * SRU__KEYS, few = sru__few(q, g), b = q->head / (size_t)s->H;
     const int masked = s->attn_mask || (!s->ring && (s->memory_mask_pad || s->mask_pad));
-    sru__clear(rows, sizeof rows);
-    for (i = 0; i < n; i++) {
-        const size_t at = (t[i] * s->B + b) * s->P + h * hd;
-        rows[i] = s->q + at;
-        for (j = 0; j < hd && s->B * H > 1; j += 16) {      /* rows far apart */
-            SRU__PREFETCH(s->q + at + j);
-            SRU__PREFETCH(s->o + at + j);
-        }
-        from = sru__min(from, lo[i]);
-        to = sru__max(to, hi[i]);
-        low = sru__max(low, lo[i]);
-        high = sru__min(high, hi[i]);
-        most[i] = SRU__HIDDEN;
+    size_t i;
+    for (i = 0; i < q->n; i += few) {
+        const size_t n = sru__min(few, q->n - i);
+        sru__times_panels(r->kern, queries + i * r->hd, r->hd, 1, n, r->hd,
+                          q->keys + g % q->ring * q->stride, r->hd,
+                          sru__ceil(sru__seen_of_block(q, g, i, n), SRU__PANEL),
+                          scores + i * SRU__KEYS, SRU__KEYS, 0);
     }
-    memset(sums, 0, n * wide * 4);
-    memset(total, 0, n * SRU__PANEL * 4);
-    sru__scaled(r->kern, queries, hd, rows, n, hd, r->scale);
-    for (g = from / SRU__KEYS; g * SRU__KEYS < to; g++) {
-        const float *block = keys + g % ring * stride;
-        const size_t start = g * SRU__KEYS, end = start + SRU__KEYS;
-        /* where later keys are hidden, a few queries at a time need not meet all */
-        const size_t few = end > high ? SRU__PANEL : n;
-        for (i = 0; i < n; i += few) {
-            seen[i] = 0;
-            for (j = i; j < sru__min(i + few, n); j++)
-                seen[i] = sru__max(seen[i], sru__min(hi[j], end) - sru__min(hi[j], start));
-            sru__times_panels(r->kern, queries + i * hd, hd, 1, sru__min(few, n - i), hd, block, hd,
-                              sru__ceil(seen[i], SRU__PANEL), scores + i * SRU__KEYS, SRU__KEYS, 0);
-        }
-        for (i = 0; i < n && (masked || start < low || end > high); i++)
-            sru__hide(scores + i * SRU__KEYS, start, lo[i], hi[i],
-                      s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
-                      s->mask_pad && !s->ring ? s->mask_pad + b : NULL, s->M, s->B,
-                      s->attn_mask ? s->attn_mask + t[i] * r->S : NULL);
-        r->kern->attend(scores, n, most, total, sums, wide);
-        for (i = 0; i < n && s->dropout > 0; i++)
-            for (j = 0; j < SRU__KEYS; j++)
-                scores[i * SRU__KEYS + j] *=
-                    sru__uniform(r->key, ((uint64_t)head * s->T + t[i]) * r->S + start + j)
-                    < s->dropout ? 0 : keep;
-        for (i = 0; i < n; i += few)
-            sru__times_panels(r->kern, scores + i * SRU__KEYS, SRU__KEYS, 1, sru__min(few, n - i),
-                              seen[i], block + SRU__KEYS * hd, SRU__KEYS, wide / SRU__PANEL,
-                              sums + i * wide, wide, 1);
+    if (!masked && start >= q->low && start + SRU__KEYS <= q->high) return;
+    for (i = 0; i < q->n; i++)
+        sru__hide(scores + i * SRU__KEYS, start, q->lo[i], q->hi[i],
+                  s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
+                  s->mask_pad && !s->ring ? s->mask_pad + b : NULL, s->M, s->B,
+                  s->attn_mask ? s->attn_mask + q->t[i] * r->S : NULL);
+}
+
+/* Sums of values, by weights that are made of the scores, in panels first ... first+count-1 of
+   columns: sums (n,16*count), and behind their room the highest score and the sum of weights. */
+static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, size_t g,
+                               float *scores, float *sums, size_t first, size_t count)
+{
+    const sru_attention *s = &r->s;
+    const size_t few = sru__few(q, g), width = count * SRU__PANEL;
+    const float *block = q->keys + g % q->ring * q->stride;
+    float *most = sums + SRU__KEYS * r->wide, *total = most + SRU__KEYS;
+    const float keep = 1 / (1 - s->dropout);
+    size_t i, j;
+    if (g == q->from) {
+        for (i = 0; i < q->n; i++) most[i] = SRU__HIDDEN;
+        memset(sums, 0, q->n * width * 4);
+        memset(total, 0, q->n * SRU__PANEL * 4);
     }
-    for (i = 0; i < n; i++) {
-        const size_t at = (t[i] * s->B + b) * s->P + h * hd;
+    r->kern->attend(scores, q->n, most, total, sums, width);
+    for (i = 0; i < q->n && s->dropout > 0; i++)
+        for (j = 0; j < SRU__KEYS; j++)
+            scores[i * SRU__KEYS + j] *=
+                sru__uniform(r->key, ((uint64_t)q->head * s->T + q->t[i]) * r->S + g * SRU__KEYS
+                                     + j) < s->dropout ? 0 : keep;
+    for (i = 0; i < q->n; i += few) {
+        const size_t n = sru__min(few, q->n - i);
+        sru__times_panels(r->kern, scores + i * SRU__KEYS, SRU__KEYS, 1, n,
+                          sru__seen_of_block(q, g, i, n),
+                          block + SRU__KEYS * (r->hd + first * SRU__PANEL), SRU__KEYS, count,
+                          sums + i * width, width, 1);
+    }
+}
+
+/* What comes of the sums. */
+static void sru__attend_results(const sru__attend_run *r, const sru__queries *q, const float *sums,
+                                size_t first, size_t count)
+{
+    const sru_attention *s = &r->s;
+    const size_t width = count * SRU__PANEL, column = first * SRU__PANEL;
+    const float *most = sums + SRU__KEYS * r->wide, *total = most + SRU__KEYS;
+    size_t i;
+    for (i = 0; i < q->n; i++) {
+        const size_t at = sru__query_at(r, q, i) + column;
         const float sum = r->kern->attended(s->o + at, s->a ? s->a + at : NULL,
-                                            s->alpha ? s->q + at : NULL, sums + i * wide,
-                                            total + i * SRU__PANEL, alpha, hd);
+                                            s->alpha ? s->q + at : NULL, sums + i * width,
+                                            total + i * SRU__PANEL, s->alpha ? s->alpha[0] : 1,
+                                            sru__min(width, r->hd - column));
         if (s->lse)
-            s->lse[head * s->T + t[i]] = sum > 0 ? most[i] + (float)sru__dlog((double)sum) : 0;
+            s->lse[q->head * s->T + q->t[i]] = sum > 0 ? most[i] + (float)sru__dlog((double)sum)
+                                                       : 0;
     }
+}
+
+static void sru__attend(const sru__attend_run *r, const sru__queries *q, float *scratch)
+{
+    const size_t panels = r->wide / SRU__PANEL;
+    float *queries = scratch, *scores = queries + SRU__KEYS * r->hd;
+    float *sums = scores + SRU__KEYS * SRU__KEYS;
+    size_t g;
+    sru__attend_queries(r, q, queries);
+    for (g = q->from; g < q->to; g++) {
+        sru__attend_scores(r, q, g, queries, scores);
+        sru__attend_values(r, q, g, scores, sums, 0, panels);
+    }
+    sru__attend_results(r, q, sums, 0, panels);
+}
+
+/* The same with several threads for the queries of one head: each takes some blocks of keys, then
+   some panels of the values' columns. */
+static void sru__attend_blocks(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__attend_run *r = (const sru__attend_run *)job;
+    const sru__queries *q = r->q;
+    float *queries = r->scratch + (size_t)thread * r->scratch_size;
+    sru__attend_queries(r, q, queries);
+    for (; begin < end; begin++)                /* the newest are in the first thread's cache */
+        sru__attend_scores(r, q, q->to - 1 - begin, queries, r->scores + begin * q->n * SRU__KEYS);
+}
+
+static void sru__attend_columns(void *job, size_t begin, size_t end, int thread)
+{
+    const sru__attend_run *r = (const sru__attend_run *)job;
+    const sru__queries *q = r->q;
+    const size_t each = q->n * SRU__KEYS;
+    float *scores = r->scratch + (size_t)thread * r->scratch_size + SRU__KEYS * r->hd;
+    float *sums = scores + SRU__KEYS * SRU__KEYS;
+    size_t g;
+    for (g = q->from; g < q->to; g++) {
+        memcpy(scores, r->scores + (q->to - 1 - g) * each, each * 4);
+        sru__attend_values(r, q, g, scores, sums, begin, end - begin);
+    }
+    sru__attend_results(r, q, sums, begin, end - begin);
 }
 
 /* Up to 64 rows of one head, `row` apart, as panels of 16 rows, and as panels of 16 columns. */
@@ -2468,18 +2602,19 @@ static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
-    size_t task, i, t[SRU__KEYS], lo[SRU__KEYS], hi[SRU__KEYS];
+    sru__queries q;
+    size_t task, t, lo, hi;
     for (task = begin; task < end; task++) {
         const size_t head = task / r->tasks, turn = task % r->tasks;
         /* blocks from both ends in turn: later queries see more, and threads get as much each */
         const size_t first = SRU__KEYS * (turn % 2 ? r->tasks - 1 - turn / 2 : turn / 2);
-        const size_t n = sru__min(SRU__KEYS, s->T - first);
-        for (i = 0; i < n; i++) {
-            t[i] = first + i;
-            sru__seen(s, s->M + t[i], 0, r->S, lo + i, hi + i);
+        sru__queries_begin(&q, r->first + head, r->keys + head * r->blocks * r->block, r->blocks,
+                           r->block);
+        for (t = first; t < sru__min(first + SRU__KEYS, s->T); t++) {
+            sru__seen(s, s->M + t, 0, r->S, &lo, &hi);
+            sru__queries_add(&q, t, lo, hi);
         }
-        sru__attend(r, r->first + head, r->keys + head * r->blocks * r->block, r->blocks, r->block,
-                    t, lo, hi, n, r->scratch + (size_t)thread * r->scratch_size);
+        sru__attend(r, &q, r->scratch + (size_t)thread * r->scratch_size);
     }
 }
 
@@ -2508,32 +2643,38 @@ static void sru__attend_heads(void *job, size_t begin, size_t end, int thread)
 /* A ring starts with its place, modulo its length, and how many of the keys before it are there. */
 static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
 {
-    const sru__attend_run *r = (const sru__attend_run *)job;
-    const sru_attention *s = &r->s;
+    sru__attend_run r = *(const sru__attend_run *)job;
+    const sru_attention *s = &r.s;
     const size_t H = (size_t)s->H, ring = sru__ring_blocks(s->window), length = ring * SRU__KEYS;
-    size_t head, t[SRU__KEYS], lo[SRU__KEYS], hi[SRU__KEYS], step, n;
+    sru__queries q;
+    size_t head, step, lo, hi;
+    r.q = &q;
     for (head = begin; head < end; head++) {
         const size_t b = head / H, h = head % H;
         const float *state = s->ring + b * s->ld_ring;
-        float *keys = s->ring + b * s->ld_ring + 2 + h * r->block;
+        float *keys = s->ring + b * s->ld_ring + 2 + h * r.block;
         /* one length further on, so that what lies before is not negative */
         size_t place = (size_t)state[0] + length, start = place - (size_t)state[1];
         for (step = 0; step < s->T;) {
-            for (n = 0; step < s->T && n < SRU__KEYS; step++) {
-                const float *key = s->kv + (step * s->B + b) * 2 * s->P + h * r->hd;
+            sru__queries_begin(&q, head, keys, ring, H * r.block);
+            for (; step < s->T && q.n < SRU__KEYS; step++) {
+                const float *key = s->kv + (step * s->B + b) * 2 * s->P + h * r.hd;
                 if (s->mask_pad && s->mask_pad[step * s->B + b]) continue;
-                sru__put_key(keys + place / SRU__KEYS % ring * H * r->block, r->hd,
+                sru__put_key(keys + place / SRU__KEYS % ring * H * r.block, r.hd,
                              place % SRU__KEYS, key, key + s->P);
-                t[n] = step;
-                sru__seen(s, place, start, place, lo + n, hi + n);
-                n++;
+                sru__seen(s, place, start, place, &lo, &hi);
+                sru__queries_add(&q, step, lo, hi);
                 if (++place % SRU__KEYS) continue;
                 step++;                         /* a full block: its queries before the next key */
                 break;
             }
-            if (n)
-                sru__attend(r, head, keys, ring, H * r->block, t, lo, hi, n,
-                            r->scratch + (size_t)thread * r->scratch_size);
+            if (!q.n) continue;
+            if (r.threads == 1) {
+                sru__attend(&r, &q, r.scratch + (size_t)thread * r.scratch_size);
+                continue;
+            }
+            sru__parallel_then(r.threads, q.to - q.from, sru__attend_blocks, r.wide / SRU__PANEL,
+                               sru__attend_columns, &r);
         }
     }
 }
@@ -2613,10 +2754,14 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
     r.keys = sru__take_floats(c, s->ring ? 0 : sru__min(sru__max(all, 2), (size_t)threads)
                                                * r.blocks * r.block);
-    if (!r.scratch || !r.keys) return sru__no_memory(c);
+    r.threads = s->ring && 2 * all <= (size_t)threads ? threads : 1;
+    r.scores = sru__take_floats(c, r.threads > 1 ? sru__ring_blocks(s->window) * SRU__KEYS
+                                                   * sru__min(SRU__KEYS, s->T) : 0);
+    if (!r.scratch || !r.keys || !r.scores) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if (s->ring) {
-        sru__parallel(threads, all, sru__ring_tasks, &r);
+        if (r.threads > 1) sru__ring_tasks(&r, 0, all, 0);
+        else sru__parallel(threads, all, sru__ring_tasks, &r);
         sru__ring_advance(&r);
         return SRU_OK;
     }
@@ -2627,8 +2772,8 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
         sru__parallel(2, (all - r.first) * r.tasks, sru__attend_twice, &r);
         return SRU_OK;
     }
-    sru__parallel(threads, (all - r.first) * r.blocks, sru__attend_pack, &r);
-    sru__parallel(threads, (all - r.first) * r.tasks, sru__attend_tasks, &r);
+    sru__parallel_then(threads, (all - r.first) * r.blocks, sru__attend_pack,
+                       (all - r.first) * r.tasks, sru__attend_tasks, &r);
     return SRU_OK;
 }
 
@@ -2832,8 +2977,8 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     if (c->measure) return SRU_OK;
     for (; r.first < all; r.first += r.heads) {
         r.heads = sru__min(most, all - r.first);
-        sru__parallel(threads, r.heads * r.parts, sru__attend_backward_tasks, &r);
-        sru__parallel(threads, r.heads * r.tasks, sru__attend_backward_sums, &r);
+        sru__parallel_then(threads, r.heads * r.parts, sru__attend_backward_tasks,
+                           r.heads * r.tasks, sru__attend_backward_sums, &r);
     }
     for (i = 0; i < all; i++) dalpha += r.dalpha[i];
     if (s->dalpha) s->dalpha[0] += (float)dalpha;

@@ -646,7 +646,8 @@ static void test_streaming(void)
     float *x = test_floats(T*B*I), *whole = test_floats(T*B*N), *h = test_floats(T*B*N);
     float *x1 = test_floats(T*I), *h1 = test_floats(T*N);
     uint8_t *pad = random_mask(T*B, 6);
-    size_t i, j, k, t, reset;
+    size_t i, j, k, t, reset, alone;
+    int threads;
     test_fill(x, T*B*I, 2);
     for (i = 0; i < sizeof windows/sizeof *windows; i++) {
         for (k = 0; k < sizeof types/sizeof *types; k++) {
@@ -659,8 +660,8 @@ static void test_streaming(void)
             f.arch = SRU_ARCH_SRUPP;
             f.input_size = (int)I;
             f.hidden_size = (int)N;
-            f.projection_size = 10;
             f.num_heads = i % 2 ? 2 : 1;
+            f.projection_size = i % 2 ? 10 : 37;
             f.layer_norm = (int)(i % 2);
             f.window = windows[i];
             if (k > 1 && i % 2) continue;
@@ -682,14 +683,18 @@ static void test_streaming(void)
                     memcpy(x1 + j*I, x + (t*B + 2)*I, I*4);
                     j++;
                 }
-                stream(&m, x1, h1, j, 1, n.state, j, j, NULL, 1);
-                for (t = j = 0; t < T; t++) {
-                    if (p && p[t*B + 2]) continue;
-                    if (memcmp(h1 + j*N, whole + (t*B + 2)*N, N*4)) break;
-                    j++;
+                alone = j;
+                for (threads = 1; threads < 5; threads++) {     /* several for one head, too */
+                    stream(&m, x1, h1, alone, 1, n.state, threads == 3 ? 1 : alone, alone, NULL,
+                           threads);
+                    for (t = j = 0; t < T; t++) {
+                        if (p && p[t*B + 2]) continue;
+                        if (memcmp(h1 + j*N, whole + (t*B + 2)*N, N*4)) break;
+                        j++;
+                    }
+                    CHECK(t == T, "window %d, %d threads: step %d of a sequence alone has other "
+                          "bits", windows[i], threads, (int)t);
                 }
-                CHECK(t == T, "window %d: step %d of a sequence alone has other bits", windows[i],
-                      (int)t);
             }
             free(weights);
         }
