@@ -3,9 +3,9 @@
     make peers                                  sets up what it needs, and runs it: some minutes
     make peers ARGS="--only linear --isa avx2"
 
-Each case is measured by all who take part in it, one after the other, again and again; a ratio is
-the median, over these rounds, of their time by that of sru.h. It writes to build/peers, or to
-build/peers-ISA with --isa:
+Each case is measured by all who take part in it, one after the other; all cases make a round, and
+a ratio is the median, over the rounds, of their time by that of sru.h. It writes to build/peers, or
+to build/peers-ISA with --isa:
 
     peers.md, peers.csv     ratios, with the target beside each: at least so many times as fast
     curves.csv, memory.csv  times against d, T, B and threads; memory against T
@@ -273,15 +273,18 @@ class Contestants:
             self.missing.add(name)
             print("\nfrom here on without %s, which %s" % (name, e))
 
-    def rounds(self, case, peers, threads, seconds, rounds, report):
-        """ns of each in each round: {name: [ns]}, sru.h's under "sru.h"."""
-        times = {name: [] for name in ["sru.h"] + [p[0] for p in peers]}
+    def rounds(self, works, rounds, seconds, progress):
+        """ns of each in each round, sru.h's under "sru.h": one {name: [ns]} for each of works, which
+        are (label, threads, case, peers). A round goes through all works, so that a minute in which
+        the machine is disturbed falls into one round of many works, not into all of one."""
+        all_times = [{name: [] for name in ["sru.h"] + [p[0] for p in w[3]]} for w in works]
         for r in range(rounds):
-            report(r)
-            for name, library, what in [("sru.h", "ours", case)] + [p[:3] for p in peers]:
-                times[name].append(self.time(library, what, threads, seconds))
-        return {name: ns for name, ns in times.items() if None not in ns}
-
+            for times, (label, threads, case, peers) in zip(all_times, works):
+                progress.show("%s (%d of %d)" % (label, r + 1, rounds))
+                for name, library, what in [("sru.h", "ours", case)] + [p[:3] for p in peers]:
+                    times[name].append(self.time(library, what, threads, seconds))
+                progress.done += 1 + len(peers)
+        return [{name: ns for name, ns in times.items() if None not in ns} for times in all_times]
 
     def close(self):
         for library in self.all.values():
@@ -420,15 +423,16 @@ def main():
     cases = [(n,) + row for n in o.threads for row in table(contestants.isa) if wanted(row[0])]
     points = [p for p in curves(os.cpu_count()) if wanted("against " + p[0])]
     with_memory = wanted("memory")
-    progress = Progress(sum(1 + len(c[3]) for c in cases) + sum(1 + len(p[4]) for p in points)
+    few = min(3, o.repetitions)
+    progress = Progress(o.repetitions*sum(1 + len(c[3]) for c in cases)
+                        + few*sum(1 + len(p[4]) for p in points)
                         + (len(MEMORY) if with_memory else 0))
 
     rows, others = [], busy()
-    for threads, work, case, peers in cases:
-        label = "%s, %d thread%s" % (work, threads, "s" if threads > 1 else "")
-        times = contestants.rounds(
-            case, peers, threads, o.seconds, o.repetitions,
-            lambda r: progress.show("%s (%d of %d)" % (label, r + 1, o.repetitions)))
+    works = [("%s, %d thread%s" % (work, threads, "s" if threads > 1 else ""), threads, case, peers)
+             for threads, work, case, peers in cases]
+    all_times = contestants.rounds(works, o.repetitions, o.seconds, progress)
+    for times, (threads, work, case, peers) in zip(all_times, cases):
         for name, library, _, target in peers:
             if name in times:
                 rows.append(dict(
@@ -442,14 +446,10 @@ def main():
         for r in here:          # the ratio that would be if sru.h took no longer than the limit
             judged = r["target"] is not None or not r["limit"]
             r["at_limit"] = r["ratio"]/min(limit, 1) if limit and judged else None
-        progress.done += 1 + len(peers)
-    curve = []
-    for axis, value, threads, case, peers in points:
-        times = contestants.rounds(
-            case, peers, threads, o.seconds/2, min(3, o.repetitions),
-            lambda r: progress.show("time against %s: %d" % (axis, value)))
-        curve += [(axis, value, threads, name, statistics.median(t)) for name, t in times.items()]
-        progress.done += 1 + len(peers)
+    works = [("time against %s: %d" % p[:2],) + p[2:] for p in points]
+    all_times = contestants.rounds(works, few, o.seconds/2, progress)
+    curve = [p[:3] + (name, statistics.median(ns))
+             for times, p in zip(all_times, points) for name, ns in times.items()]
     memory = measure_memory(contestants, progress) if with_memory else []
     contestants.close()
     others = 100*max(0, busy() - others)/os.cpu_count()/(time.time() - progress.start)
