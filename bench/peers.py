@@ -34,9 +34,9 @@ def sru_loops(T, B, d, L, passes=1):
     return "tile %d + gates %d" % ((2*passes - 1)*sru_flops(T, B, d, L), passes*T*B*d*L)
 
 
-def srupp_flops(T, B, d, P, L):
-    """The three products, and causal attention."""
-    return 2*T*B*L*(P*(d + 2*P + 3*d) + P*(T + 1))
+def srupp_loops(T, B, d, P, L):
+    """The same of inference with SRU++: three products, causal attention and the scan."""
+    return "tile %d + gates %d" % (2*T*B*L*(P*(d + 2*P + 3*d) + P*(T + 1)), T*B*d*L)
 
 
 def table(isa):
@@ -92,7 +92,7 @@ def table(isa):
         text = "%d %d %d %d %d" % s
         yield ("SRU++ inference (%d,%d,%d,%d,%d)" % s, "srupp " + text,
                [("reference SRU++", "sru3", "srupp " + text, 2.2),
-                ("inner loop in cache", "peak", "tile %d" % srupp_flops(*s), None)])
+                ("inner loops in cache", "peak", srupp_loops(*s), None)])
         yield ("SRU++ training (%d,%d,%d,%d,%d)" % s, "srupp %s --train" % text,
                [("reference SRU++", "sru3", "srupp_train " + text, 3.5)])
     yield ("SRU++ streaming (512,128,2), 256 back",
