@@ -2418,10 +2418,10 @@ static size_t sru__seen_of_block(const sru__queries *q, size_t g, size_t i, size
     return most;
 }
 
-/* Where later keys of a block are hidden, a few queries at a time need not meet all. */
-static size_t sru__few(const sru__queries *q, size_t g)
+/* Where later keys of a block are hidden, queries need not meet all: a tile's rows at a time. */
+static size_t sru__few(const sru__attend_run *r, const sru__queries *q, size_t g)
 {
-    return (g + 1) * SRU__KEYS > q->high ? SRU__PANEL : q->n;
+    return (g + 1) * SRU__KEYS > q->high ? (size_t)r->kern->rows : q->n;
 }
 
 /* The queries (n,hd), scaled. */
@@ -2446,7 +2446,7 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
                                const float *queries, float *scores)
 {
     const sru_attention *s = &r->s;
-    const size_t start = g * SRU__KEYS, few = sru__few(q, g), b = q->head / (size_t)s->H;
+    const size_t start = g * SRU__KEYS, few = sru__few(r, q, g), b = q->head / (size_t)s->H;
     const int masked = s->attn_mask || (!s->ring && (s->memory_mask_pad || s->mask_pad));
     size_t i;
     for (i = 0; i < q->n; i += few) {
@@ -2470,7 +2470,7 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
                                float *scores, float *sums, size_t first, size_t count)
 {
     const sru_attention *s = &r->s;
-    const size_t few = sru__few(q, g), width = count * SRU__PANEL;
+    const size_t few = sru__few(r, q, g), width = count * SRU__PANEL;
     const float *block = q->keys + g % q->ring * q->stride;
     float *most = sums + SRU__KEYS * r->wide, *total = most + SRU__KEYS;
     const float keep = 1 / (1 - s->dropout);
