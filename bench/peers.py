@@ -274,9 +274,9 @@ class Contestants:
             print("\nfrom here on without %s, which %s" % (name, e))
 
     def rounds(self, works, rounds, seconds, progress):
-        """ns of each in each round, sru.h's under "sru.h": one {name: [ns]} for each of works, which
-        are (label, threads, case, peers). A round goes through all works, so that a minute in which
-        the machine is disturbed falls into one round of many works, not into all of one."""
+        """ns of each in each round, sru.h's under "sru.h": one {name: [ns]} for each of works,
+        which are (label, threads, case, peers). A round goes through all works, so that a minute in
+        which the machine is disturbed falls into one round of many works, not into all of one."""
         all_times = [{name: [] for name in ["sru.h"] + [p[0] for p in w[3]]} for w in works]
         for r in range(rounds):
             for times, (label, threads, case, peers) in zip(all_times, works):
