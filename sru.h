@@ -1520,37 +1520,34 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         const size_t lot = task / g->cuts / g->groups, m0 = sru__lot_start(g, lot);
         const size_t m = sru__lot_start(g, lot + 1) - m0, strips = sru__ceil(m, full);
         const size_t j0 = sru__group_start(g, group), wide = sru__group_start(g, group + 1) - j0;
-        const size_t whole = wide / SRU__PANEL, rest = wide % SRU__PANEL;
+        const size_t panels = sru__ceil(wide, SRU__PANEL);
+        const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last of them */
         const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0 * g->a_col;
         size_t i, j, strip;
         if (sru__singly(g->type, g->m)) {
             const int distant = sru__far(g->type, g->m, g->n, g->k);
-            for (j = 0; j < sru__ceil(wide, SRU__PANEL); j++)
+            for (j = 0; j < panels; j++)
                 b[j] = sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j);
             for (i = strips * cut / g->cuts * full;
                  i < sru__min(strips * (cut + 1) / g->cuts * full, m); i++) {
                 float *c = g->c + (m0 + i) * g->ldc + j0;
                 const int add = sru__begin(g, c, 1, j0, wide);
-                if (whole)
-                    g->kern->row(g->k, a + i * g->a_row, b, (int)whole, g->type, c, SRU__PANEL, add,
-                                 SRU__PANEL, distant);
-                if (rest)
-                    g->kern->row(g->k, a + i * g->a_row, b + whole, 1, g->type,
-                                 c + whole * SRU__PANEL, SRU__PANEL, add, (int)rest, distant);
+                g->kern->row(g->k, a + i * g->a_row, b, (int)panels, g->type, c, 0, add, nr,
+                             distant);
                 sru__finish(g, c, 1, j0, wide, 1);
             }
             continue;
         }
-        for (j = 0; j < sru__ceil(wide, SRU__PANEL) && group != last; j++) {
+        for (j = 0; j < panels && group != last; j++) {
             if (g->type == SRU_PLAIN) {
                 b[j] = g->panels + (j0 + j * SRU__PANEL) * g->kc;
-                next[j] = (uintptr_t)b[j] + whole * SRU__PANEL * g->kc * sizeof(float);
+                next[j] = (uintptr_t)b[j] + panels * SRU__PANEL * g->kc * sizeof(float);
             } else {
                 b[j] = sru__panel(g->kern,
                                   sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j),
                                   g->type, g->p0, g->kc,
                                   scratch ? scratch + j * SRU__PANEL * g->kc : NULL);
-                next[j] = (uintptr_t)b[j] + whole * sru__packed_panel(g->type, g->k);
+                next[j] = (uintptr_t)b[j] + panels * sru__packed_panel(g->type, g->k);
             }
         }
         if (!sru__far(g->type, g->m, g->nc, g->k)) next[0] = 0;
@@ -1565,12 +1562,8 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             const float *ai = a + i * (g->strips ? g->kc : row);
             float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
             const int add = sru__begin(g, c, (size_t)mr, g->n0 + j0, wide);
-            if (whole)
-                g->kern->product(g->kc, ai, row, col, width, b, (int)whole, c, g->ldc, SRU__PANEL,
-                                 add, mr, SRU__PANEL, sru__ahead(next, whole, strip, g->kc));
-            if (rest)
-                g->kern->product(g->kc, ai, row, col, width, b + whole, 1, c + whole * SRU__PANEL,
-                                 g->ldc, SRU__PANEL, add, mr, (int)rest, 0);
+            g->kern->product(g->kc, ai, row, col, width, b, (int)panels, c, g->ldc, 0, add, mr, nr,
+                             sru__ahead(next, panels, strip, g->kc));
             sru__finish(g, c, (size_t)mr, g->n0 + j0, wide, 0);
         }
     }
@@ -6040,28 +6033,30 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
     }
 }
 
-/* The same where only nr columns of each panel exist. */
+/* The same where only nr columns of each panel exist. With plane 0 panels of C lie end to end, and
+   only the last is narrower. */
 SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const float *a,
                                size_t row, size_t col, const float *const *b, float *c, size_t ldc,
                                size_t plane, int add, int mr, int nr, uintptr_t ahead)
 {
     float t[SRU__MR * SRU__MOST * SRU__PANEL];
-    const size_t ldt = SRU__MOST * SRU__PANEL, bytes = (size_t)nr * 4;
-    const int part = nr < SRU__PANEL;
+    const size_t ldt = SRU__MOST * SRU__PANEL, apart = plane ? plane : SRU__PANEL;
+    const size_t bytes = 4 * (size_t)(nr + (plane ? 0 : (panels - 1) * SRU__PANEL));
+    const int part = nr < SRU__PANEL, runs = plane ? panels : 1;    /* of columns side by side */
     int i, j;
     if (mr == rows && !part) {
-        SRU__FN(tile)(rows, panels, k, a, row, col, b, c, ldc, plane, add, rows, ahead);
+        SRU__FN(tile)(rows, panels, k, a, row, col, b, c, ldc, apart, add, rows, ahead);
         return;
     }
     if (add && part) memset(t, 0, sizeof t);
     for (i = 0; i < mr && add && part; i++)
-        for (j = 0; j < panels; j++)
+        for (j = 0; j < runs; j++)
             memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
                    c + (size_t)i * ldc + (size_t)j * plane, bytes);
     SRU__FN(tile)(rows, panels, k, a, row, col, b, part ? t : c, part ? ldt : ldc,
-                  part ? SRU__PANEL : plane, add, mr, ahead);
+                  part ? SRU__PANEL : apart, add, mr, ahead);
     for (i = 0; i < mr && part; i++)
-        for (j = 0; j < panels; j++)
+        for (j = 0; j < runs; j++)
             memcpy(c + (size_t)i * ldc + (size_t)j * plane,
                    t + (size_t)i * ldt + j * SRU__PANEL, bytes);
 }
@@ -6072,6 +6067,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                              int add, int mr, int nr, uintptr_t ahead)
 {
+    const size_t apart = plane ? plane : SRU__PANEL;
     int most;
     /* five rows as four and one: vectors of 16 take longer to multiply than to load again */
     if (SRU__W == 16 && width == SRU__MR && (mr == 5 || mr == 6)) {
@@ -6087,12 +6083,13 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1 */
         const int times = panels <= most ? 1 : (panels + most - 1) / most;      /* divisions are */
         const int n = times == 1 ? panels : (panels + times - 1) / times;       /* slow */
+        const int cut = plane || n == panels ? nr : SRU__PANEL;
         int i, j;
         /* the tile below is likely to be the next; where rows are near, it is in the cache */
         for (i = 0; i < mr && width > 1 && ldc > 16 * SRU__PANEL; i++)
             for (j = 0; j < n; j++)
-                SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * plane) * 4);
-#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, nr, ahead)
+                SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * apart) * 4);
+#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, cut, ahead)
 #define SRU__ROW_TILE(N) SRU__TILE(1, N)
 #define SRU__TILES(R, MOST) \
         ((MOST) == 1 || n == 1 ? SRU__TILE(R, 1) \
@@ -6108,7 +6105,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
 #undef SRU__TILE
 #undef SRU__ROW_TILE
         b += n;
-        c += (size_t)n * plane;
+        c += (size_t)n * apart;
         panels -= n;
         if (width > 1) ahead = 0;
     }
@@ -6203,6 +6200,8 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
     const size_t each = type == SRU_BF16 ? 2 : 4;
     sru__vec acc[SRU__NP_ONE * SRU__VP];
     const char *from[SRU__NP_ONE];
+    const size_t apart = plane ? plane : SRU__PANEL;
+    const int others = plane ? nr : SRU__PANEL;         /* columns of panels before the last */
     float last[SRU__PANEL] = { 0 }, rest[4] = { 0, 0, 0, 0 };
     size_t p;
     int j;
@@ -6210,7 +6209,7 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
     SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) acc[j] = sru__zero();
     if (add) {
         SRU__EACH(j, panels, SRU__NP_ONE) {
-            memcpy(last, c + (size_t)j * plane, (size_t)nr * 4);
+            memcpy(last, c + (size_t)j * apart, (size_t)(j + 1 < panels ? others : nr) * 4);
             memcpy(acc + j * SRU__VP, last, sizeof last);
         }
     }
@@ -6227,7 +6226,7 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
     }
     for (j = 0; j < panels; j++) {
         memcpy(last, acc + j * SRU__VP, sizeof last);
-        memcpy(c + (size_t)j * plane, last, (size_t)nr * 4);
+        memcpy(c + (size_t)j * apart, last, (size_t)(j + 1 < panels ? others : nr) * 4);
     }
 }
 
@@ -6241,13 +6240,14 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
     while (panels > 0) {
         const int times = (panels + SRU__NP_ONE - 1) / SRU__NP_ONE;
         const int n = (panels + times - 1) / times;
+        const int cut = plane || n == panels ? nr : SRU__PANEL;
 #define SRU__ROW(N) \
-        (type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, add, nr) \
-                          : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, 0, nr))
+        (type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, add, cut) \
+                          : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, 0, cut))
         SRU__LINES(SRU__ROW);
 #undef SRU__ROW
         b += n;
-        c += (size_t)n * plane;
+        c += (size_t)n * (plane ? plane : SRU__PANEL);
         panels -= n;
     }
 }
