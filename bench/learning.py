@@ -144,11 +144,13 @@ def train(name, network, path, seconds, curve):
     return t.evaluate(test), step*BATCH*LENGTH/elapsed
 
 
-def updates_at_limit(seconds, threads, out):
+def updates_at_limit(options, seconds, threads, out):
     """How many updates charlm could make if its products took no longer than multiplications and
     additions in registers do, its scans no longer than their arithmetic, and all else no time."""
     import peers
-    (D, L), V, rows = CHARLM, 256, BATCH*LENGTH
+    D, L = (int(options[options.index(name) + 1]) if name in options else usual
+            for name, usual in zip(("--hidden", "--layers"), CHARLM))
+    V, rows = 256, BATCH*LENGTH
     flops = 3*2*(3*D*D*(V + (L - 1)*rows) + rows*V*D)       # the first layer multiplies V rows
     peak = peers.Peak(peers.Ours(None, out).isa, out)
     return int(1e9*seconds/min(peak.time("flops %d + gates %d" % (flops, 2*L*rows*D), threads, 0.5)
@@ -204,8 +206,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="of each (2)")
     parser.add_argument("--charlm", default=[""], nargs="+", metavar="OPTIONS",
                         help="of charlm, a training for each: \"\" and \" --arch srupp\", say")
-    parser.add_argument("--limit", action="store_true", help="and charlm for as many updates as "
-                        "there would be at the machine's limit")
+    parser.add_argument("--limit", action="store_true", help="and charlm, with the first OPTIONS, "
+                        "for as many updates as there would be at the machine's limit")
     parser.add_argument("--only", default="", metavar="PATTERN", help="names that contain it")
     parser.add_argument("--out", default=os.path.join(os.path.dirname(HERE), "build/learning"),
                         help="a folder (build/learning)")
@@ -219,9 +221,9 @@ def main():
     results = {}
     networks = [(" ".join(["charlm"] + options.split()), options.split()) for options in o.charlm]
     if o.limit:
-        steps = updates_at_limit(o.seconds, o.threads, o.out)
-        networks.append((LIMIT, ["--hidden", str(CHARLM[0]), "--layers", str(CHARLM[1]),
-                                 "--steps", str(steps)]))
+        options = networks[0][1]
+        steps = updates_at_limit(options, o.seconds, o.threads, o.out)
+        networks.append((LIMIT, options + ["--steps", str(steps)]))
     for name, *network in networks + NETWORKS:
         if not re.search(o.only, name):
             continue
