@@ -803,13 +803,14 @@ static unsigned long sru__flush_denormals(void)
 }
 
 /* Calls work(job, begin, end, thread) for all of 0 ... count-1, cut into one piece for each of n
-   threads: thread i of them. */
+   threads: thread i of them. The first one gets no more than others, for its cache also holds what
+   is not divided. */
 typedef void (*sru__work)(void *job, size_t begin, size_t end, int thread);
 
 static void sru__piece(size_t n, size_t i, size_t count, sru__work work, void *job)
 {
-    const size_t begin = count / n * i + sru__min(i, count % n);
-    const size_t end = count / n * (i + 1) + sru__min(i + 1, count % n);
+    const size_t begin = count / n * i + count % n * i / n;
+    const size_t end = count / n * (i + 1) + count % n * (i + 1) / n;
     if (begin < end) work(job, begin, end, (int)i);
 }
 
