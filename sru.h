@@ -5971,8 +5971,10 @@ SRU__INLINE sru__vec sru__root(sru__vec x, const int power)
    exist, and the others are taken for the last. b[j] is a panel of k rows of 16. Each element of C
    is one chain of sums, k ascending, taken up from C itself: however the work is cut, the bits are
    the same. Panels of C are `plane` floats apart. From address `ahead` on, if not 0, a quarter
-   of a panel is fetched into the cache. One row alone has no time for that: it fetches where its
-   own panels enter a page, from which on the processor foresees the rest. */
+   of a panel is fetched into the cache. So is the tile below, likely to be the next: where vectors
+   are wide, bit by bit, for its 24 lines at once would hold up those of B. One row alone has no
+   time for that: it fetches where its own panels enter a page, from which on the processor foresees
+   the rest. */
 SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const float *a,
                                size_t row, size_t col, const float *const *b, float *c, size_t ldc,
                                size_t plane, int add, int mr, uintptr_t ahead)
@@ -5980,8 +5982,10 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
     sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
     const float *bp[SRU__MOST], *quad[(SRU__MR + 3) / 4];
-    const size_t stride = !ahead ? k : rows > 1 ? SRU__STRIDE : SRU__PAGE;
-    size_t at[SRU__MR], p, end;
+    /* rows of C that are fetched meanwhile; where they are near, they are in the cache */
+    const size_t fetched = SRU__W == 16 && rows > 1 && ldc > 16 * SRU__PANEL ? (unsigned)rows : 0;
+    const size_t stride = !ahead && !fetched ? k : rows > 1 ? SRU__STRIDE : SRU__PAGE;
+    size_t at[SRU__MR], p, end, line = 0;
     int i, j;
     SRU__EACH(j, panels, SRU__MOST) bp[j] = b[j];
     SRU__EACH(i, rows, SRU__MR) {
@@ -6000,6 +6004,10 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
         SRU__UNROLL
         for (i = 0; i < SRU__STRIDE * SRU__PANEL; i += 64)
             if (rows > 1) SRU__PREFETCH(ahead + (unsigned)i);
+        for (; line * k < end * fetched; line++) {
+            SRU__EACH(j, panels, SRU__MOST)
+                SRU__PREFETCH((uintptr_t)c + 4 * ((fetched + line) * ldc + (size_t)j * plane));
+        }
         if (rows == 1 && end < k) {
             SRU__EACH(j, panels, SRU__MOST)
                 for (i = 0; i < 256; i += 64)
@@ -6086,8 +6094,8 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         const int n = times == 1 ? panels : (panels + times - 1) / times;       /* slow */
         const int cut = plane || n == panels ? nr : SRU__PANEL;
         int i, j;
-        /* the tile below is likely to be the next; where rows are near, it is in the cache */
-        for (i = 0; i < mr && width > 1 && ldc > 16 * SRU__PANEL; i++)
+        /* the tile below is likely to be the next; wide ones fetch it themselves, bit by bit */
+        for (i = 0; SRU__W < 16 && i < mr && width > 1 && ldc > 16 * SRU__PANEL; i++)
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * apart) * 4);
 #define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, cut, ahead)
