@@ -908,6 +908,12 @@ typedef struct sru__kernels {
 #endif
 } sru__kernels;
 
+/* Values of packed weights in a lane of 32 bits. */
+SRU__INLINE size_t sru__each(sru_type type)
+{
+    return type == SRU_F32 ? 1 : type == SRU_BF16 ? 2 : 4;
+}
+
 static const sru__kernels *sru__kern(const sru_context *c)
 {
     return (const sru__kernels *)c->op->kernels;
@@ -1210,7 +1216,7 @@ static uint32_t sru__to_byte(float x, float below)
 static void sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
 {
     const size_t k = from->cols, panel = sru__packed_panel(type, k);
-    const size_t each = type == SRU_F32 ? 1 : type == SRU_BF16 ? 2 : 4;     /* in a lane */
+    const size_t each = sru__each(type);
     char *out = (char *)packed;
     size_t i, j, p;
     memset(out, 0, sru__ceil(n, SRU__PANEL) * panel);
@@ -5717,6 +5723,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
 #define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
 #define SRU__CHAINS      8
+#define SRU__RUN         (SRU__W > 1 ? SRU__W : 4)  /* lines of a panel, of one row at once */
 /* F(n), where the compiler knows n: 1 ... SRU__NP_ONE */
 #if SRU__NP_ONE >= 6
 #define SRU__LINES(F) (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : n == 4 ? F(4) \
@@ -5972,9 +5979,7 @@ SRU__INLINE sru__vec sru__root(sru__vec x, const int power)
    is one chain of sums, k ascending, taken up from C itself: however the work is cut, the bits are
    the same. Panels of C are `plane` floats apart. From address `ahead` on, if not 0, a quarter
    of a panel is fetched into the cache. So is the tile below, likely to be the next: where vectors
-   are wide, bit by bit, for its 24 lines at once would hold up those of B. One row alone has no
-   time for that: it fetches where its own panels enter a page, from which on the processor foresees
-   the rest. */
+   are wide, bit by bit, for its 24 lines at once would hold up those of B. */
 SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const float *a,
                                size_t row, size_t col, const float *const *b, float *c, size_t ldc,
                                size_t plane, int add, int mr, uintptr_t ahead)
@@ -5984,7 +5989,7 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
     const float *bp[SRU__MOST], *quad[(SRU__MR + 3) / 4];
     /* rows of C that are fetched meanwhile; where they are near, they are in the cache */
     const size_t fetched = SRU__W == 16 && rows > 1 && ldc > 16 * SRU__PANEL ? (unsigned)rows : 0;
-    const size_t stride = !ahead && !fetched ? k : rows > 1 ? SRU__STRIDE : SRU__PAGE;
+    const size_t stride = !ahead && !fetched ? k : SRU__STRIDE;
     size_t at[SRU__MR], p, end, line = 0;
     int i, j;
     SRU__EACH(j, panels, SRU__MOST) bp[j] = b[j];
@@ -6007,11 +6012,6 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
         for (; line * k < end * fetched; line++) {
             SRU__EACH(j, panels, SRU__MOST)
                 SRU__PREFETCH((uintptr_t)c + 4 * ((fetched + line) * ldc + (size_t)j * plane));
-        }
-        if (rows == 1 && end < k) {
-            SRU__EACH(j, panels, SRU__MOST)
-                for (i = 0; i < 256; i += 64)
-                    SRU__PREFETCH((uintptr_t)(bp[j] + end * SRU__PANEL) + (unsigned)i);
         }
         SRU__UNROLL_4               /* or counting takes up to a tenth of the time */
         for (; p < end; p++) {
@@ -6201,58 +6201,105 @@ SRU__INLINE void SRU__FN(row_step)(const int panels, sru_type type, sru__vec *ac
     }
 }
 
-/* One row times panels side by side, unpacked on the way. The bits are those of unpack and
-   product: the same sums in the same order. Q8 never adds: its sums have no scale yet. */
-SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, const float *a,
-                                 const float *const *b, float *c, size_t plane, int add, int nr)
+/* All words of panels side by side times a row. */
+SRU__INLINE void SRU__FN(row_words)(const int panels, sru_type type, sru__vec *acc,
+                                    const char *const *from, size_t k, const float *a)
 {
-    const size_t each = type == SRU_BF16 ? 2 : 4;
-    sru__vec acc[SRU__NP_ONE * SRU__VP];
-    const char *from[SRU__NP_ONE];
-    const size_t apart = plane ? plane : SRU__PANEL;
-    const int others = plane ? nr : SRU__PANEL;         /* columns of panels before the last */
-    float last[SRU__PANEL] = { 0 }, rest[4] = { 0, 0, 0, 0 };
+    const size_t each = sru__each(type);
+    float rest[4] = { 0, 0, 0, 0 };
     size_t p;
-    int j;
-    SRU__EACH(j, panels, SRU__NP_ONE) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
-    SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) acc[j] = sru__zero();
-    if (add) {
-        SRU__EACH(j, panels, SRU__NP_ONE) {
-            memcpy(last, c + (size_t)j * apart, (size_t)(j + 1 < panels ? others : nr) * 4);
-            memcpy(acc + j * SRU__VP, last, sizeof last);
-        }
-    }
     for (p = 0; k - p >= each; p += each)
         SRU__FN(row_step)(panels, type, acc, from, p / each * 64, a + p);
     if (p < k) {
         memcpy(rest, a + p, (k - p) * 4);
         SRU__FN(row_step)(panels, type, acc, from, p / each * 64, rest);
     }
+}
+
+/* Lines of floats, of each panel `run` one after the other, times as many of a row. */
+SRU__INLINE void SRU__FN(row_lines)(const int panels, const int run, sru__vec *acc,
+                                    const char *const *from, size_t p, const float *a)
+{
+    int i, j;
+    SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) {
+        const float *line = (const float *)(const void *)(from[j / SRU__VP] + p * 64)
+                            + j % SRU__VP * SRU__W;
+        SRU__EACH(i, run, SRU__RUN)
+            acc[j] = a[p + (unsigned)i] * sru__load(line + i * SRU__PANEL) + acc[j];
+    }
+}
+
+/* All floats of panels side by side times a row. Long runs of lines come sooner, but panels shorter
+   than a page are in the first-level cache. Of distant ones, the first lines of their next pages
+   are fetched: the processor foresees the rest of a page. */
+SRU__INLINE void SRU__FN(row_floats)(const int panels, sru__vec *acc, const char *const *from,
+                                     size_t k, const float *a, int distant)
+{
+    const int runs = SRU__RUN <= 4 || k >= SRU__PAGE;
+    size_t p, end;
+    int i, j;
+    for (p = 0; p < k;) {
+        end = distant ? sru__min(k, p + SRU__PAGE) : k;
+        SRU__EACH(j, panels, SRU__NP_ONE)
+            for (i = 0; i < 256 && end < k; i += 64)
+                SRU__PREFETCH((uintptr_t)from[j] + end * 64 + (unsigned)i);
+        for (; runs && end - p >= SRU__RUN; p += SRU__RUN)
+            SRU__FN(row_lines)(panels, SRU__RUN, acc, from, p, a);
+        for (; p < end; p++)
+            SRU__FN(row_lines)(panels, 1, acc, from, p, a);
+    }
+}
+
+/* One row times panels side by side, unpacked on the way. The bits are those of unpack and
+   product: the same sums in the same order. Q8 never adds: its sums have no scale yet. */
+SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, const float *a,
+                                 const float *const *b, float *c, size_t plane, int add, int nr,
+                                 int distant)
+{
+    sru__vec acc[SRU__NP_ONE * SRU__VP];
+    const char *from[SRU__NP_ONE];
+    const size_t apart = plane ? plane : SRU__PANEL;
+    const int others = plane ? nr : SRU__PANEL;         /* columns of panels before the last */
+    float last[SRU__PANEL] = { 0 };
+    int i, j;
+    SRU__EACH(j, panels, SRU__NP_ONE) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
+    SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) acc[j] = sru__zero();
+    if (add) {
+        SRU__EACH(j, panels, SRU__NP_ONE) {
+            memcpy(last, c + (size_t)j * apart, (size_t)(j + 1 < panels ? others : nr) * 4);
+            SRU__EACH(i, SRU__VP, SRU__VP) acc[j * SRU__VP + i] = sru__load(last + i * SRU__W);
+        }
+    }
+    if (type == SRU_F32) SRU__FN(row_floats)(panels, acc, from, k, a, distant);
+    else SRU__FN(row_words)(panels, type, acc, from, k, a);
     if (type == SRU_Q8) {
         SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
             acc[j] = acc[j] * SRU__Q8_UNIT * sru__load(b[j / SRU__VP]
                                                        + (size_t)(j % SRU__VP) * SRU__W);
     }
-    for (j = 0; j < panels; j++) {
-        memcpy(last, acc + j * SRU__VP, sizeof last);
-        memcpy(c + (size_t)j * apart, last, (size_t)(j + 1 < panels ? others : nr) * 4);
+    SRU__EACH(j, panels, SRU__NP_ONE) {
+        const int n = j + 1 < panels ? others : nr;
+        if (n < SRU__PANEL) {
+            memcpy(last, acc + j * SRU__VP, sizeof last);
+            memcpy(c + (size_t)j * apart, last, (size_t)n * 4);
+            continue;
+        }
+        SRU__EACH(i, SRU__VP, SRU__VP)
+            memcpy(c + (size_t)j * apart + i * SRU__W, &acc[j * SRU__VP + i], sizeof *acc);
     }
 }
 
 static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
                          float *c, size_t plane, int add, int nr, int distant)
 {
-    if (type == SRU_F32) {
-        SRU__FN(product)(k, a, 0, 1, 1, b, panels, c, 0, plane, add, 1, nr, (uintptr_t)distant);
-        return;
-    }
     while (panels > 0) {
         const int times = (panels + SRU__NP_ONE - 1) / SRU__NP_ONE;
         const int n = (panels + times - 1) / times;
         const int cut = plane || n == panels ? nr : SRU__PANEL;
 #define SRU__ROW(N) \
-        (type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, add, cut) \
-                          : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, 0, cut))
+        (type == SRU_F32 ? SRU__FN(row_of)(N, SRU_F32, k, a, b, c, plane, add, cut, distant) \
+         : type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, add, cut, 0) \
+                            : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, 0, cut, 0))
         SRU__LINES(SRU__ROW);
 #undef SRU__ROW
         b += n;
@@ -6844,6 +6891,7 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__FN
 #undef SRU__VP
 #undef SRU__CHAINS
+#undef SRU__RUN
 #undef SRU__Q8_UNIT
 #undef SRU__LOADS
 #undef SRU__LINES
