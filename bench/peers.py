@@ -19,6 +19,7 @@ ISA_FLAGS = {"avx512": ["-mavx512f", "-mprefer-vector-width=512"], "avx2": ["-ma
 # believes the processor alone: see cpuid.c
 AVX2_PEERS = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
               "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
+AVX512_PEERS = {"OPENBLAS_CORETYPE": "SkylakeX"}     # it takes processors too new for Haswells
 CHARLM_SECONDS = 3
 WINDOW = 257                # of SRU++ when it streams: the step itself and 256 before it
 
@@ -253,9 +254,10 @@ class Peak:
 class Contestants:
     """All of them; a peer's process starts when it is first asked."""
     def __init__(self, isa, out):
-        self.environment = kept_to_avx2(out) if isa == "avx2" else {}
         self.ours = Ours(isa, out)
         self.isa = self.ours.isa
+        self.environment = (kept_to_avx2(out) if isa == "avx2"
+                            else AVX512_PEERS if self.isa == "avx512" else {})
         self.all = {"ours": self.ours, "peak": Peak(self.isa, out)}
         self.missing = set()
 
