@@ -6008,7 +6008,7 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
         end = sru__min(k, p + stride);
         SRU__UNROLL
         for (i = 0; i < SRU__STRIDE * SRU__PANEL; i += 64)
-            if (rows > 1) SRU__PREFETCH(ahead + (unsigned)i);
+            SRU__PREFETCH(ahead + (unsigned)i);
         for (; line * k < end * fetched; line++) {
             SRU__EACH(j, panels, SRU__MOST)
                 SRU__PREFETCH((uintptr_t)c + 4 * ((fetched + line) * ldc + (size_t)j * plane));
@@ -6116,7 +6116,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         b += n;
         c += (size_t)n * apart;
         panels -= n;
-        if (width > 1) ahead = 0;
+        ahead = 0;
     }
 }
 
