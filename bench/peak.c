@@ -9,6 +9,10 @@
                                         steps a second, each of 2 divisions, 30 such operations, 6
                                         additions and 2 of bits: 28 of all for 2 exponentials; with
                                         vectors of 16 a division is a guess and 2 such operations
+       build/peak weights 1 0.1         attention's arithmetic between its products, in registers:
+                                        10^9 weights a second, each of 13 such operations, 3
+                                        additions and 1 of bits: 14 of all for an exponential, and
+                                        the highest score, the difference and the sum
        build/peak whole 1 0.1           whole numbers from the first-level cache: 10^9 of them a
                                         second converted, multiplied and added up
        build/peak half 1 0.1            the same of numbers of 16 bits, two in a word
@@ -54,16 +58,17 @@ static void multiply_and_add(void)
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
-enum { SUMS = 42 };                     /* of each unit and step, beside the divisions; 6 are
-                                           additions, 2 of bits; min and max count as products */
+enum { GATES = 42 };                    /* operations of a unit and step, beside the divisions; 6
+                                           are additions, 2 of bits; min and max are as products */
 #define INVERSE(x) _mm512_maskz_rcp14_ps(0xffff, x)
 #else
-enum { SUMS = 38 };
+enum { GATES = 38 };
 #define INVERSE(x) (1.0f/(x))
 #endif
-enum { DIVISIONS = 2, STEPS = 4000 };
+enum { WEIGHTS = 17, STEPS = 4000 };    /* 3 are additions, 1 of bits */
 
-static void compute_gates(void)
+static inline __attribute__((always_inline))
+void compute(const int sums, const int additions, const int divisions)
 {
     vector c[8], z[4], a = {0}, b = {0};
     integers bits = {0};
@@ -75,18 +80,21 @@ static void compute_gates(void)
     for (i = 0; i < 4; i++) z[i] = b + (float)i;
     for (n = 0; n < STEPS; n += 4) {
 #pragma GCC unroll 168
-        for (i = 0; i < 4*SUMS; i++) {
-            const int half = SUMS/DIVISIONS, divided = i/half%4;
-            if (i%SUMS%(SUMS/6) == 2) c[i%8] = c[i%8] + b;
+        for (i = 0; i < 4*sums; i++) {
+            const int half = divisions ? sums/divisions : sums, divided = i/half%4;
+            if (i%sums%(sums/additions) == 2) c[i%8] = c[i%8] + b;
             else if (i%half == 5) c[i%8] = (vector)((integers)c[i%8] & bits);
             else c[i%8] = c[i%8]*a + b;
-            if (i%half == 0) z[divided] = INVERSE(z[divided]);
+            if (i%half == 0 && divisions) z[divided] = INVERSE(z[divided]);
         }
     }
     for (i = 1; i < 8; i++) c[0] += c[i];
     for (i = 0; i < 4; i++) c[0] += z[i];
     taken = c[0][0];
 }
+
+static void compute_gates(void)   { compute(GATES, 6, 2); }
+static void compute_weights(void) { compute(WEIGHTS, 3, 0); }
 
 enum { DEPTH = 128, AGAIN = 32 };       /* of the tile's product, 28 KB, which is taken again */
 static float row_values[DEPTH*ROWS];
@@ -197,6 +205,7 @@ static const struct {
     { "flops", multiply_and_add, 2e-9*WIDTH*CHAINS*ROUNDS,          50 },
     { "tile",  multiply_tile,    2e-9*WIDTH*ROWS*COLS*DEPTH*AGAIN,  20 },
     { "gates", compute_gates,    1e-9*WIDTH*STEPS,                  30 },
+    { "weights", compute_weights, 1e-9*WIDTH*STEPS,                 60 },
     { "whole", convert_whole,    1e-9*WIDTH*LANES*WORDS*PASSES,     30 },
     { "half",  convert_halves,   2e-9*WIDTH*LANES*WORDS*PASSES,     30 },
     { "start", do_nothing,       1e-9,                               1 }
@@ -226,8 +235,8 @@ int main(int argc, char **argv)
         repeat = of_registers[at].repeat;
     }
     if (threads < 1 || !(call ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
-        fputs("peak flops|tile|gates|whole|half|start THREADS SECONDS | copy|read THREADS SECONDS "
-              "BYTES: see peak.c\n", stderr);
+        fputs("peak flops|tile|gates|weights|whole|half|start THREADS SECONDS | "
+              "copy|read THREADS SECONDS BYTES: see peak.c\n", stderr);
         return 1;
     }
     memory = (char *)malloc(64 + 2*bytes*(size_t)threads);

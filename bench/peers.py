@@ -37,7 +37,8 @@ def sru_loops(T, B, d, L, passes=1):
 
 def srupp_loops(T, B, d, P, L):
     """The same of inference with SRU++: three products, causal attention and the scan."""
-    return "tile %d + gates %d" % (2*T*B*L*(P*(d + 2*P + 3*d) + P*(T + 1)), T*B*d*L)
+    return "tile %d + gates %d + weights %d" % (2*T*B*L*(P*(d + 2*P + 3*d) + P*(T + 1)), T*B*d*L,
+                                                B*L*T*(T + 1)//2)
 
 
 def table(isa):
