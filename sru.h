@@ -1024,7 +1024,11 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__NP      1
 #define SRU__NP_FOUR 1
 #define SRU__NP_TWO  2
-#define SRU__NP_ONE  4
+#ifdef __clang__
+#define SRU__NP_ONE  4                              /* of more, not all sums stay in registers */
+#else
+#define SRU__NP_ONE  6
+#endif
 #include SRU_FILENAME
 #ifdef __clang__
 #pragma clang attribute pop
