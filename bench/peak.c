@@ -205,7 +205,7 @@ static const struct {
     { "flops", multiply_and_add, 2e-9*WIDTH*CHAINS*ROUNDS,          50 },
     { "tile",  multiply_tile,    2e-9*WIDTH*ROWS*COLS*DEPTH*AGAIN,  20 },
     { "gates", compute_gates,    1e-9*WIDTH*STEPS,                  30 },
-    { "weights", compute_weights, 1e-9*WIDTH*STEPS,                 60 },
+    { "weights", compute_weights, 1e-9*WIDTH*STEPS,                60 },
     { "whole", convert_whole,    1e-9*WIDTH*LANES*WORDS*PASSES,     30 },
     { "half",  convert_halves,   2e-9*WIDTH*LANES*WORDS*PASSES,     30 },
     { "start", do_nothing,       1e-9,                               1 }
