@@ -887,7 +887,7 @@ typedef struct sru__kernels {
                     int mr, int nr, uintptr_t ahead);
     void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
     void (*row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
-                float *c, size_t plane, int add, int nr, int distant);
+                float *c, size_t plane, int add, int nr);
     void (*scan_forward)(const sru__scan_job *);
     void (*attend)(float *s, size_t n, float *most, float *total, float *sums, size_t wide);
     float (*attended)(float *o, float *a, const float *q, const float *sums, const float *total,
@@ -1299,11 +1299,10 @@ static size_t sru__lot(size_t k, size_t least, size_t most)
     return sru__min(most, sru__max(least, SRU__CACHE / 2 / sru__max(1, k)));
 }
 
-/* Whether panels are read where they lie, and the second-level cache cannot hold all. A single row
-   is soon done with them: only where they are still further away is fetching worth its while. */
-static int sru__far(sru_type type, size_t rows, size_t n, size_t k)
+/* Whether panels are read where they lie, and the second-level cache cannot hold all. */
+static int sru__far(sru_type type, size_t n, size_t k)
 {
-    return (type == SRU_F32 || type == SRU_PLAIN) && n * k > (rows > 1 ? 1 : 4) * SRU__CACHE;
+    return (type == SRU_F32 || type == SRU_PLAIN) && n * k > SRU__CACHE;
 }
 
 /* Whether rows are multiplied one by one, by weights unpacked each time on the way: of so few it
@@ -1376,13 +1375,16 @@ SRU__INLINE void sru__turn_rows(float *out, const size_t width, const float *a, 
     }
 }
 
-/* Rows that lie `col` apart are put side by side. */
+/* Rows that lie `col` apart are put side by side: so many of a few columns, then of the next. Those
+   that come after the next of their columns are fetched, for of rows so far apart the processor
+   foresees little. */
+enum { SRU__NEAR = 16 };
 SRU__INLINE void sru__gather(float *out, const size_t width, const float *a, const size_t n,
                              size_t col, size_t k)
 {
     size_t p;
     for (p = 0; p < k; p++, out += width, a += col) {
-        SRU__PREFETCH((uintptr_t)a + 16 * col * sizeof *a);         /* of rows far apart */
+        SRU__PREFETCH((uintptr_t)a + 2 * SRU__NEAR * col * sizeof *a);
         memcpy(out, a, n * sizeof *a);
     }
 }
@@ -1436,7 +1438,6 @@ enum {
     SRU__GROUP = 3,                 /* panels that a task multiplies side by side */
     SRU__LINE = 12,                 /* the most: of a single row, or where k is small */
     SRU__SMALL = 384,               /* panels times k that the first-level cache holds */
-    SRU__NEAR = 32,                 /* rows far apart that are read side by side */
     SRU__FEW = 12                   /* rows of which reading the weights takes the time */
 };
 
@@ -1537,15 +1538,13 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0 * g->a_col;
         size_t i, j, strip;
         if (sru__singly(g->type, g->m)) {
-            const int distant = sru__far(g->type, g->m, g->n, g->k);
             for (j = 0; j < panels; j++)
                 b[j] = sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j);
             for (i = strips * cut / g->cuts * full;
                  i < sru__min(strips * (cut + 1) / g->cuts * full, m); i++) {
                 float *c = g->c + (m0 + i) * g->ldc + j0;
                 const int add = sru__begin(g, c, 1, j0, wide);
-                g->kern->row(g->k, a + i * g->a_row, b, (int)panels, g->type, c, 0, add, nr,
-                             distant);
+                g->kern->row(g->k, a + i * g->a_row, b, (int)panels, g->type, c, 0, add, nr);
                 sru__finish(g, c, 1, j0, wide, 1);
             }
             continue;
@@ -1562,7 +1561,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
                 next[j] = (uintptr_t)b[j] + panels * sru__packed_panel(g->type, g->k);
             }
         }
-        if (!sru__far(g->type, g->m, g->nc, g->k)) next[0] = 0;
+        if (!sru__far(g->type, g->nc, g->k)) next[0] = 0;
         if (own && lot != last_lot) sru__gemm_strips(g, m0, m, own);
         last = group;
         last_lot = lot;
@@ -1914,7 +1913,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
        sums side by side to keep the processor busy; else those of the K planes go together */
     const int line = singly && !s->u && u_plane == wide;
     const size_t all = line ? K * wide : n, plane = line ? SRU__PANEL : u_plane;
-    const int distant = sru__far(s->type, end, K * s->N, A);
+    const int distant = sru__far(s->type, K * s->N, A);
     /* bytes from one panel to the next, `turns` times, and then to where it goes on */
     const size_t matrix = (size_t)r->dirs * r->panels * r->panel;
     const size_t step = line ? r->panel : matrix, turns = line ? wide / SRU__PANEL : K;
@@ -1943,7 +1942,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
         if (singly) {
             for (i = 0; i < end; i++)
                 r->kern->row(A, a + i * A, packed, (int)count, s->type, u + i * ldu + j, plane, 0,
-                             nr, distant);
+                             nr);
             continue;
         }
         for (p0 = 0; p0 < A || p0 == 0; p0 += kc) {
@@ -6235,31 +6234,23 @@ SRU__INLINE void SRU__FN(row_lines)(const int panels, const int run, sru__vec *a
 }
 
 /* All floats of panels side by side times a row. Long runs of lines come sooner, but panels shorter
-   than a page are in the first-level cache. Of distant ones, the first lines of their next pages
-   are fetched: the processor foresees the rest of a page. */
+   than a page are in the first-level cache. To fetch the first lines of their next pages would take
+   longer where all panels have more than 12 MB. */
 SRU__INLINE void SRU__FN(row_floats)(const int panels, sru__vec *acc, const char *const *from,
-                                     size_t k, const float *a, int distant)
+                                     size_t k, const float *a)
 {
     const int runs = SRU__RUN <= 4 || k >= SRU__PAGE;
-    size_t p, end;
-    int i, j;
-    for (p = 0; p < k;) {
-        end = distant ? sru__min(k, p + SRU__PAGE) : k;
-        SRU__EACH(j, panels, SRU__NP_ONE)
-            for (i = 0; i < 256 && end < k; i += 64)
-                SRU__PREFETCH((uintptr_t)from[j] + end * 64 + (unsigned)i);
-        for (; runs && end - p >= SRU__RUN; p += SRU__RUN)
-            SRU__FN(row_lines)(panels, SRU__RUN, acc, from, p, a);
-        for (; p < end; p++)
-            SRU__FN(row_lines)(panels, 1, acc, from, p, a);
-    }
+    size_t p = 0;
+    for (; runs && k - p >= SRU__RUN; p += SRU__RUN)
+        SRU__FN(row_lines)(panels, SRU__RUN, acc, from, p, a);
+    for (; p < k; p++)
+        SRU__FN(row_lines)(panels, 1, acc, from, p, a);
 }
 
 /* One row times panels side by side, unpacked on the way. The bits are those of unpack and
    product: the same sums in the same order. Q8 never adds: its sums have no scale yet. */
 SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, const float *a,
-                                 const float *const *b, float *c, size_t plane, int add, int nr,
-                                 int distant)
+                                 const float *const *b, float *c, size_t plane, int add, int nr)
 {
     sru__vec acc[SRU__NP_ONE * SRU__VP];
     const char *from[SRU__NP_ONE];
@@ -6275,7 +6266,7 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
             SRU__EACH(i, SRU__VP, SRU__VP) acc[j * SRU__VP + i] = sru__load(last + i * SRU__W);
         }
     }
-    if (type == SRU_F32) SRU__FN(row_floats)(panels, acc, from, k, a, distant);
+    if (type == SRU_F32) SRU__FN(row_floats)(panels, acc, from, k, a);
     else SRU__FN(row_words)(panels, type, acc, from, k, a);
     if (type == SRU_Q8) {
         SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
@@ -6295,16 +6286,16 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
 }
 
 static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
-                         float *c, size_t plane, int add, int nr, int distant)
+                         float *c, size_t plane, int add, int nr)
 {
     while (panels > 0) {
         const int times = (panels + SRU__NP_ONE - 1) / SRU__NP_ONE;
         const int n = (panels + times - 1) / times;
         const int cut = plane || n == panels ? nr : SRU__PANEL;
 #define SRU__ROW(N) \
-        (type == SRU_F32 ? SRU__FN(row_of)(N, SRU_F32, k, a, b, c, plane, add, cut, distant) \
-         : type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, add, cut, 0) \
-                            : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, 0, cut, 0))
+        (type == SRU_F32 ? SRU__FN(row_of)(N, SRU_F32, k, a, b, c, plane, add, cut) \
+         : type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, add, cut) \
+                            : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, 0, cut))
         SRU__LINES(SRU__ROW);
 #undef SRU__ROW
         b += n;
