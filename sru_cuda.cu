@@ -90,60 +90,99 @@ __device__ __forceinline__ float warp_max(float x)
 
 /* The recurrence, the equations of which stand in sru.h at sru_scan. A thread has one column of
    one sequence and goes through time. What it reads does not depend on its state, so that the next
-   tile of R steps is on its way while this one is computed; nothing is shared, and no thread waits
-   for another. The columns of the backward direction go through the same code, from the last step
-   to the first.
+   R steps are on their way while these are computed; nothing is shared, and no thread waits for
+   another. The columns of the backward direction go through the same code, from the last step to
+   the first.
 
    Of each (t,b,n) it reads K of u, and x if K = 3, and writes h: 20 bytes; with c 24. Half as many
    where s.storage is bfloat16 or float16. Where only u is, as scratch memory of products in these
    types, 14 or, with K = 4, 12. State, gates and sums are float32 always. */
 struct column {
-    size_t n, at, first;            /* column, b*N + n, and the step that comes first */
-    ptrdiff_t x_step, u_step;       /* values from step to step in h and in u */
-    size_t u_at;                    /* of the first step, in u */
+    size_t n, row;                  /* column; t*B + b where it begins */
+    int x_step, u_step;             /* values from step to step in h and in u */
 
-    __device__ column(const sru_scan &s, size_t i) : n(i%s.N), at(i)
+    __device__ column(const sru_scan &s, size_t i, bool from_end) : n(i%s.N), row(i/s.N)
     {
-        const size_t b = i/s.N;
-        const bool back = s.bidirectional && n >= s.N/2;
-        first  = back && s.T ? s.T - 1 : 0;
-        x_step = (ptrdiff_t)(s.B*s.N)*(back ? -1 : 1);
+        const bool back = (s.bidirectional && n >= s.N/2) != from_end;
+        if (back && s.T) row += (s.T - 1)*s.B;
+        x_step = (int)(s.B*s.N)*(back ? -1 : 1);
         u_step = x_step*s.K;
-        u_at   = (first*s.B + b)*(size_t)s.K*s.N + n;
     }
 };
 
 enum { SCAN = 64 };                 /* threads of a block */
 
-/* Loads V values of each of T steps, and takes the steps, R at a time: the next R are on their
-   way while these are computed. load() is told which step is the last. */
-template <int R, int V, class Load, class Step>
-__device__ __forceinline__ void pipeline(size_t T, Load load, Step step)
+/* t*step, in one instruction with the address that it is added to: else the compiler would keep
+   multiples of a step of 64 bits in registers. */
+__device__ __forceinline__ ptrdiff_t times(int t, int step)
 {
-    const size_t tiles = T ? (T - 1)/R : 0;     /* the last step is in what is left over */
-    const int rest = (int)(T - tiles*R);
-    float tile[R][V], next[R][V];
-    if (tiles) {
+#ifdef __CUDA_ARCH__
+    long long product;
+    asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(step), "r"(t));
+    return product;
+#else
+    return (ptrdiff_t)t*step;
+#endif
+}
+
+/* a*b + c, computed in this place: what waits for a should do so before the next loads are under
+   way, for which it would wait as well. */
+__device__ __forceinline__ float here(float a, float b, float c)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+    asm volatile("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
+    return y;
+#else
+    return fmaf(a, b, c);
+#endif
+}
+
+/* x, from which nothing can be computed before this place. */
+__device__ __forceinline__ float pinned(unsigned lanes, float x)
+{
+    return __shfl_xor_sync(lanes, x, 0);
+}
+
+/* Takes T steps, and loads R of them ahead. load(v, t) and step(x, t) are told the step as counted
+   from where they stand, which next_loads(n) and next_steps(n) move. Between them x = begin(v) waits
+   for what was loaded, before the next loads are under way, and pin() makes the steps wait until
+   these are. What is left over of T comes first. */
+template <int R, class V, class X, class Load, class NextLoads, class Begin, class Pin, class Step,
+          class NextSteps>
+__device__ __forceinline__ void pipeline(size_t T, Load load, NextLoads next_loads, Begin begin,
+                                         Pin pin, Step step, NextSteps next_steps)
+{
+    const int rest = (int)(T%R);
+    V loaded[R];
+    X tile[R];
+    auto fetch = [&] {
 #pragma unroll
-        for (int t = 0; t < R; t++) load(tile[t], false);
-    }
-    for (size_t k = 0; k < tiles; k++) {
-        if (k + 1 < tiles) {
-#pragma unroll
-            for (int t = 0; t < R; t++) load(next[t], false);
-        }
-#pragma unroll
-        for (int t = 0; t < R; t++) step(tile[t]);
-#pragma unroll
-        for (int t = 0; t < R; t++)
-            for (int i = 0; i < V; i++) tile[t][i] = next[t][i];
-    }
+        for (int t = 0; t < R; t++) load(loaded[t], t);
+        next_loads(R);
+    };
 #pragma unroll
     for (int t = 0; t < R; t++)
-        if (t < rest) load(tile[t], t + 1 == rest);
+        if (t < rest) load(loaded[t], t);
+    next_loads(rest);
 #pragma unroll
     for (int t = 0; t < R; t++)
-        if (t < rest) step(tile[t]);
+        if (t < rest) tile[t] = begin(loaded[t]);
+    if (T >= R) fetch();
+    pin();
+#pragma unroll
+    for (int t = 0; t < R; t++)
+        if (t < rest) step(tile[t], t);
+    next_steps(rest);
+    for (size_t left = T/R; left; left--) {
+#pragma unroll
+        for (int t = 0; t < R; t++) tile[t] = begin(loaded[t]);
+        if (left > 1) fetch();
+        pin();
+#pragma unroll
+        for (int t = 0; t < R; t++) step(tile[t], t);
+        next_steps(R);
+    }
 }
 
 /* U, S, H: types of u, of the skip term, and of h and c. EXTRA: with vt or mask_pad, or both. */
@@ -151,52 +190,73 @@ template <class U, class S, class H, bool TANH, bool EXTRA>
 __global__ void __launch_bounds__(SCAN)
 scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 {
-    enum { R = EXTRA ? 4 : 16, V = EXTRA ? 7 : 4 };
+    struct loaded { U u0, u1, u2; S x; float vf, vr; uint8_t pad; };
+    struct ready { float u0, zf, zr, x, wf, wr; bool pad; };
     const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
+    const unsigned lanes = __ballot_sync(~0u, i < s.B*N);
     if (i >= s.B*N) return;
-    const column at(s, i);
-    const size_t b = i/N, n = at.n, row = at.first*s.B + b;
-    const ptrdiff_t skip_step = s.K == 4 ? at.u_step : at.x_step;
-    const float scale = s.K == 4 ? 1 : s.scale_x;
-    const float vf = s.v ? s.v[n]*MINUS_LOG2E : 0, bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
-    const float vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0, br = s.bias ? s.bias[N + n]*MINUS_LOG2E : 0;
-    const float keep = s.mask_c ? s.mask_c[at.at] : 1;
+    const column at(s, i, false);
+    const size_t b = i/N, n = at.n, row = at.row;
+    const int skip_step = s.K == 4 ? at.u_step : at.x_step, rows = at.x_step/(int)N;
+    const float scale = s.K == 4 ? 1 : s.scale_x, one = s.T > 0;
+    float vf = s.v ? s.v[n]*MINUS_LOG2E : 0, vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0;
+    const float bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
+    const float br = s.bias ? s.bias[N + n]*MINUS_LOG2E : 0;
+    const float keep = s.mask_c ? s.mask_c[i] : 1;
     float c = s.c0 ? s.c0[b*ldc + n] : 0;
 
-    u += at.u_at;
-    if (skip) skip += s.K == 4 ? at.u_at : at.first*s.B*N + i;
-    H *h = (H *)s.h + at.first*s.B*N + i, *cs = s.c ? (H *)s.c + at.first*s.B*N + i : NULL;
+    const U *u0 = u + row*(size_t)s.K*N + n, *u1 = u0 + N, *u2 = u1 + N;
+    if (skip) skip += s.K == 4 ? row*4*N + n : row*N + n;
+    H *h = (H *)s.h + row*N + n, *cs = s.c ? (H *)s.c + row*N + n : NULL;
     const float *vt = s.vt ? s.vt + row*2*N + n : NULL;
     const uint8_t *pad = s.mask_pad ? s.mask_pad + row : NULL;
-    const ptrdiff_t pad_step = at.x_step/(ptrdiff_t)N;
 
-    auto load = [&](float *v, bool) {
-        v[0] = get(u[0]);
-        v[1] = get(u[N]);
-        v[2] = get(u[2*N]);
-        v[3] = skip ? get(*skip) : 0;
-        u += at.u_step;
-        if (skip) skip += skip_step;
-        if (!EXTRA) return;
-        v[4] = vt ? vt[0]*MINUS_LOG2E : 0;
-        v[5] = vt ? vt[N]*MINUS_LOG2E : 0;
-        v[6] = pad ? *pad : 0;
-        if (vt) vt += 2*at.x_step;
-        if (pad) pad += pad_step;
+    auto load = [&](loaded &v, int t) {
+        v.u0 = u0[times(t, at.u_step)];
+        v.u1 = u1[times(t, at.u_step)];
+        v.u2 = u2[times(t, at.u_step)];
+        if (skip) v.x = skip[times(t, skip_step)];
+        if (EXTRA && vt) v.vf = vt[times(2*t, at.x_step)];
+        if (EXTRA && vt) v.vr = vt[times(2*t, at.x_step) + N];
+        if (EXTRA && pad) v.pad = pad[times(t, rows)];
     };
-    auto step = [&](const float *v) {
-        const float f = sigmoid(fmaf(EXTRA ? vf + v[4] : vf, c, fmaf(v[1], MINUS_LOG2E, bf)));
-        const float r = sigmoid(fmaf(EXTRA ? vr + v[5] : vr, c, fmaf(v[2], MINUS_LOG2E, br)));
-        const float after = fmaf(c - v[0], f, v[0]), x = v[3]*scale;
-        const bool padded = EXTRA && v[6] != 0;
-        c = padded ? c : after;
-        put(h, padded ? 0 : fmaf((TANH ? tanhf(c) : c) - x, r*keep, x));
-        if (cs) put(cs, c);
-        h += at.x_step;
-        if (cs) cs += at.x_step;
+    auto next_loads = [&](int t) {
+        u0 += times(t, at.u_step);
+        u1 += times(t, at.u_step);
+        u2 += times(t, at.u_step);
+        if (skip) skip += times(t, skip_step);
+        if (EXTRA && vt) vt += times(2*t, at.x_step);
+        if (EXTRA && pad) pad += times(t, rows);
+    };
+    auto begin = [&](const loaded &v) {
+        ready y;
+        y.u0 = here(get(v.u0), one, -0.0f);
+        y.zf = here(get(v.u1), MINUS_LOG2E, bf);
+        y.zr = here(get(v.u2), MINUS_LOG2E, br);
+        y.x  = skip ? here(get(v.x), scale, -0.0f) : 0;
+        y.wf = EXTRA && vt ? here(v.vf, MINUS_LOG2E, -0.0f) : 0;
+        y.wr = EXTRA && vt ? here(v.vr, MINUS_LOG2E, -0.0f) : 0;
+        y.pad = EXTRA && pad && v.pad;
+        return y;
+    };
+    auto step = [&](const ready &y, int t) {
+        const float f = sigmoid(fmaf(EXTRA ? vf + y.wf : vf, c, y.zf));
+        const float r = sigmoid(fmaf(EXTRA ? vr + y.wr : vr, c, y.zr));
+        c = y.pad ? c : fmaf(c - y.u0, f, y.u0);
+        put(h + times(t, at.x_step),
+            y.pad ? 0 : fmaf((TANH ? tanhf(c) : c) - y.x, r*keep, y.x));
+        if (cs) put(cs + times(t, at.x_step), c);
+    };
+    auto pin = [&] {
+        vf = pinned(lanes, vf);
+        vr = pinned(lanes, vr);
+    };
+    auto next_steps = [&](int t) {
+        h += times(t, at.x_step);
+        if (cs) cs += times(t, at.x_step);
     };
 
-    pipeline<R, V>(s.T, load, step);
+    pipeline<EXTRA ? 8 : 16, loaded, ready>(s.T, load, next_loads, begin, pin, step, next_steps);
     if (s.cT) s.cT[b*ldc + n] = c;
 }
 
@@ -206,84 +266,115 @@ template <class H, bool TANH, bool EXTRA>
 __global__ void __launch_bounds__(SCAN)
 scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H *dskip)
 {
-    enum { R = EXTRA ? 4 : 8, V = EXTRA ? 9 : 6 };
+    struct loaded { H u0, u1, u2, x, dh, c1; float vf, vr; uint8_t pad; };
+    struct ready { float u0, zf, zr, x, dh, c1, wf, wr; bool pad; };
     const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
+    const unsigned lanes = __ballot_sync(~0u, i < s.B*N);
     if (i >= s.B*N) return;
-    const column at(s, i);
-    const size_t b = i/N, n = at.n, last = s.T - 1 - at.first, row = last*s.B + b;
-    const size_t u_at = row*(size_t)s.K*N + n, x_at = last*s.B*N + i;
-    const ptrdiff_t skip_step = s.K == 4 ? at.u_step : at.x_step;
-    const float scale = s.K == 4 ? 1 : s.scale_x;
-    const float vf = s.v ? s.v[n] : 0, bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
-    const float vr = s.v ? s.v[N + n] : 0, br = s.bias ? s.bias[N + n]*MINUS_LOG2E : 0;
+    const column at(s, i, true);
+    const size_t b = i/N, n = at.n, row = at.row, u_at = row*(size_t)s.K*N + n, x_at = row*N + n;
+    const int skip_step = s.K == 4 ? at.u_step : at.x_step, rows = at.x_step/(int)N;
+    const float scale = s.K == 4 ? 1 : s.scale_x, one = s.T > 0;
+    float vf = s.v ? s.v[n] : 0, vr = s.v ? s.v[N + n] : 0;
+    const float bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
+    const float br = s.bias ? s.bias[N + n]*MINUS_LOG2E : 0;
     const float keep = s.mask_c ? s.mask_c[i] : 1;
-    float c0 = s.c0 ? s.c0[b*ldc + n] : 0, dc = s.dc ? s.dc[b*ldc + n] : 0;
-    float dvf = 0, dvr = 0, dbf = 0, dbr = 0;
+    const float c0 = s.c0 ? s.c0[b*ldc + n] : 0;
+    float dc = s.dc ? s.dc[b*ldc + n] : 0, dvf = 0, dvr = 0, dbf = 0, dbr = 0;
 
-    const H *u = (const H *)s.u + u_at, *dh = (const H *)s.dh + x_at, *cs = (const H *)s.c + x_at;
-    H *du = (H *)s.du + u_at;
-    float c = get(*cs);
+    const H *u0 = (const H *)s.u + u_at, *u1 = u0 + N, *u2 = u1 + N;
+    const H *dh = (const H *)s.dh + x_at, *cs = (const H *)s.c + x_at;
+    H *du0 = (H *)s.du + u_at, *du1 = du0 + N, *du2 = du1 + N;
     if (skip) skip += s.K == 4 ? u_at : x_at;
     if (dskip) dskip += s.K == 4 ? u_at : x_at;
     const float *vt = s.vt ? s.vt + row*2*N + n : NULL;
     float *dvt = s.dvt ? s.dvt + row*2*N + n : NULL;
     const uint8_t *pad = s.mask_pad ? s.mask_pad + row : NULL;
-    const ptrdiff_t pad_step = at.x_step/(ptrdiff_t)N;
 
-    auto load = [&](float *v, bool last) {          /* at the first step c0 comes before */
-        v[0] = get(u[0]);
-        v[1] = get(u[N]);
-        v[2] = get(u[2*N]);
-        v[3] = skip ? get(*skip) : 0;
-        v[4] = get(*dh);
-        cs -= at.x_step;
-        v[5] = last ? c0 : get(*cs);
-        u -= at.u_step;
-        dh -= at.x_step;
-        if (skip) skip -= skip_step;
-        if (!EXTRA) return;
-        v[6] = vt ? vt[0] : 0;
-        v[7] = vt ? vt[N] : 0;
-        v[8] = pad ? *pad : 0;
-        if (vt) vt -= 2*at.x_step;
-        if (pad) pad -= pad_step;
+    auto load_all_but_c1 = [&](loaded &v, int t) {
+        v.u0 = u0[times(t, at.u_step)];
+        v.u1 = u1[times(t, at.u_step)];
+        v.u2 = u2[times(t, at.u_step)];
+        if (skip) v.x = skip[times(t, skip_step)];
+        v.dh = dh[times(t, at.x_step)];
+        if (EXTRA && vt) v.vf = vt[times(2*t, at.x_step)];
+        if (EXTRA && vt) v.vr = vt[times(2*t, at.x_step) + N];
+        if (EXTRA && pad) v.pad = pad[times(t, rows)];
     };
-    auto step = [&](const float *v) {
-        const float u0 = v[0], x = v[3]*scale, c1 = v[5];
-        const float wf = EXTRA ? vf + v[6] : vf, wr = EXTRA ? vr + v[7] : vr;
-        const float f = sigmoid(fmaf(wf*MINUS_LOG2E, c1, fmaf(v[1], MINUS_LOG2E, bf)));
-        const float r = sigmoid(fmaf(wr*MINUS_LOG2E, c1, fmaf(v[2], MINUS_LOG2E, br)));
-        const float g = TANH ? tanhf(c) : c, d = EXTRA && v[8] != 0 ? 0 : v[4];
-        const bool padded = EXTRA && v[8] != 0;
+    auto load = [&](loaded &v, int t) {
+        load_all_but_c1(v, t);
+        v.c1 = cs[times(t + 1, at.x_step)];
+    };
+    auto next_loads = [&](int t) {
+        u0 += times(t, at.u_step);
+        u1 += times(t, at.u_step);
+        u2 += times(t, at.u_step);
+        if (skip) skip += times(t, skip_step);
+        dh += times(t, at.x_step);
+        cs += times(t, at.x_step);
+        if (EXTRA && vt) vt += times(2*t, at.x_step);
+        if (EXTRA && pad) pad += times(t, rows);
+    };
+    float c = s.T ? get(*cs) : 0;
+    auto begin_from = [&](const loaded &v, float c1) {
+        ready y;
+        y.u0 = here(get(v.u0), one, -0.0f);
+        y.x  = skip ? here(get(v.x), scale, -0.0f) : 0;
+        y.c1 = c1;
+        y.wf = EXTRA && vt ? here(v.vf, one, -0.0f) : 0;
+        y.wr = EXTRA && vt ? here(v.vr, one, -0.0f) : 0;
+        y.zf = here(get(v.u1), MINUS_LOG2E, bf);
+        y.zr = here(get(v.u2), MINUS_LOG2E, br);
+        y.pad = EXTRA && pad && v.pad;
+        y.dh = y.pad ? 0 : here(get(v.dh), one, -0.0f);
+        return y;
+    };
+    auto begin = [&](const loaded &v) { return begin_from(v, here(get(v.c1), one, -0.0f)); };
+    auto step = [&](const ready &y, int t) {
+        const float wf = EXTRA ? vf + y.wf : vf, wr = EXTRA ? vr + y.wr : vr;
+        const float f = sigmoid(fmaf(wf*MINUS_LOG2E, y.c1, y.zf));
+        const float r = sigmoid(fmaf(wr*MINUS_LOG2E, y.c1, y.zr)), g = TANH ? tanhf(c) : c;
 
         /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr) */
-        const float dg = d*keep*r, zr = d*keep*(g - x)*r*(1 - r), before = dc;
-        if (dskip) put(dskip, (d - dg)*scale);
+        const float d = y.dh*keep, dg = d*r, zr = d*(g - y.x)*r*(1 - r), before = dc;
+        if (dskip) put(dskip + times(t, skip_step), (y.dh - dg)*scale);
         dc = TANH ? fmaf(dg, 1 - g*g, dc) : dg + dc;
 
         /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
-        const float zf = padded ? 0 : dc*(c1 - u0)*f*(1 - f);
-        put(du, padded ? 0 : dc*(1 - f));
-        put(du + N, zf);
-        put(du + 2*N, zr);
+        const float zf = y.pad ? 0 : dc*(y.c1 - y.u0)*f*(1 - f);
+        put(du0 + times(t, at.u_step), y.pad ? 0 : dc*(1 - f));
+        put(du1 + times(t, at.u_step), zf);
+        put(du2 + times(t, at.u_step), zr);
 
         /* forward: zf = u1 + wf*c1 + bf, zr = u2 + wr*c1 + br */
-        if (EXTRA && dvt) {
-            dvt[0] = zf*c1;
-            dvt[N] = zr*c1;
-            dvt -= 2*at.x_step;
-        }
-        dvf = fmaf(zf, c1, dvf);
-        dvr = fmaf(zr, c1, dvr);
+        if (EXTRA && dvt) dvt[times(2*t, at.x_step)] = zf*y.c1;
+        if (EXTRA && dvt) dvt[times(2*t, at.x_step) + N] = zr*y.c1;
+        dvf = fmaf(zf, y.c1, dvf);
+        dvr = fmaf(zr, y.c1, dvr);
         dbf += zf;
         dbr += zr;
-        dc = padded ? before : fmaf(dc, f, fmaf(zf, wf, zr*wr));
-        c = c1;
-        du -= at.u_step;
-        if (dskip) dskip -= skip_step;
+        dc = y.pad ? before : fmaf(dc, f, fmaf(zf, wf, zr*wr));
+        c = y.c1;
+    };
+    auto pin = [&] {
+        vf = pinned(lanes, vf);
+        vr = pinned(lanes, vr);
+    };
+    auto next_steps = [&](int t) {
+        du0 += times(t, at.u_step);
+        du1 += times(t, at.u_step);
+        du2 += times(t, at.u_step);
+        if (dskip) dskip += times(t, skip_step);
+        if (EXTRA && dvt) dvt += times(2*t, at.x_step);
     };
 
-    pipeline<R, V>(s.T, load, step);
+    if (s.T) {                              /* before the first step in time comes c0 */
+        loaded last = {};
+        load_all_but_c1(last, (int)s.T - 1);
+        pipeline<EXTRA ? 4 : 8, loaded, ready>(s.T - 1, load, next_loads, begin, pin, step,
+                                               next_steps);
+        step(begin_from(last, c0), 0);
+    }
     if (s.dc) s.dc[b*ldc + n] = dc;
     sums += b*4*N + n;
     sums[0]   = dvf;
@@ -1096,6 +1187,9 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
         || product({(size_t)s->K, s->N, s->A, 4}) == SIZE_MAX)
         return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, N %zu, A %zu are too large", name, s->T, s->B,
                     s->N, s->A);
+    if (s->T > INT_MAX || product({s->B, (size_t)s->K, s->N}) > INT_MAX)
+        return fail(c, SRU_EINVAL, "%s: T %zu, or a step of B %zu, N %zu, is too large for the GPU",
+                    name, s->T, s->B, s->N);
     if (s->ldc && s->ldc < s->N)
         return fail(c, SRU_EINVAL, "%s: ldc %zu is less than N %zu", name, s->ldc, s->N);
     if (s->T && s->B && s->N && s->w && s->A && !s->a)
