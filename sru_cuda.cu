@@ -28,8 +28,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifndef SRU_CUDA_BYTES          /* of scratch memory at a time for u, and for attention's scores: */
-#define SRU_CUDA_BYTES (24 << 20)       /* so much stays in L2 */
+#ifndef SRU_CUDA_U              /* bytes of scratch memory at a time for u */
+#define SRU_CUDA_U (24 << 20)
+#endif
+#ifndef SRU_CUDA_SCORES         /* and for attention's scores: so much stays in L2 */
+#define SRU_CUDA_SCORES (24 << 20)
 #endif
 
 namespace {
@@ -185,7 +188,8 @@ __device__ __forceinline__ void pipeline(size_t T, Load load, NextLoads next_loa
     }
 }
 
-/* U, S, H: types of u, of the skip term, and of h and c. EXTRA: with vt or mask_pad, or both. */
+/* U, S, H: types of u, of the skip term, and of h and c. EXTRA: with vt or mask_pad, or both. What is
+   not there is asked of s, and not of a pointer that moves. */
 template <class U, class S, class H, bool TANH, bool EXTRA>
 __global__ void __launch_bounds__(SCAN)
 scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
@@ -198,6 +202,7 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
     const column at(s, i, false);
     const size_t b = i/N, n = at.n, row = at.row;
     const int skip_step = s.K == 4 ? at.u_step : at.x_step, rows = at.x_step/(int)N;
+    const bool has_x = skip, has_c = s.c, has_vt = EXTRA && s.vt, has_pad = EXTRA && s.mask_pad;
     const float scale = s.K == 4 ? 1 : s.scale_x, one = s.T > 0;
     float vf = s.v ? s.v[n]*MINUS_LOG2E : 0, vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0;
     const float bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
@@ -206,38 +211,44 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
     float c = s.c0 ? s.c0[b*ldc + n] : 0;
 
     const U *u0 = u + row*(size_t)s.K*N + n, *u1 = u0 + N, *u2 = u1 + N;
-    if (skip) skip += s.K == 4 ? row*4*N + n : row*N + n;
-    H *h = (H *)s.h + row*N + n, *cs = s.c ? (H *)s.c + row*N + n : NULL;
-    const float *vt = s.vt ? s.vt + row*2*N + n : NULL;
-    const uint8_t *pad = s.mask_pad ? s.mask_pad + row : NULL;
+    H *h = (H *)s.h + row*N + n, *cs = (H *)(has_c ? s.c : s.h) + row*N + n;
+    const float *vt = s.vt + row*2*N + n;
+    const uint8_t *pad = s.mask_pad + row;
+    if (!has_x) skip = (const S *)s.h;      /* then K is 3, and S is H: read, and not used */
+    skip += s.K == 4 ? row*4*N + n : row*N + n;
 
     auto load = [&](loaded &v, int t) {
         v.u0 = u0[times(t, at.u_step)];
         v.u1 = u1[times(t, at.u_step)];
         v.u2 = u2[times(t, at.u_step)];
-        if (skip) v.x = skip[times(t, skip_step)];
-        if (EXTRA && vt) v.vf = vt[times(2*t, at.x_step)];
-        if (EXTRA && vt) v.vr = vt[times(2*t, at.x_step) + N];
-        if (EXTRA && pad) v.pad = pad[times(t, rows)];
+        v.x = skip[times(t, skip_step)];
+        if (has_vt) v.vf = vt[times(2*t, at.x_step)];
+        if (has_vt) v.vr = vt[times(2*t, at.x_step) + (ptrdiff_t)N];
+        if (has_pad) v.pad = pad[times(t, rows)];
     };
     auto next_loads = [&](int t) {
         u0 += times(t, at.u_step);
         u1 += times(t, at.u_step);
         u2 += times(t, at.u_step);
-        if (skip) skip += times(t, skip_step);
-        if (EXTRA && vt) vt += times(2*t, at.x_step);
-        if (EXTRA && pad) pad += times(t, rows);
+        skip += times(t, skip_step);
+        vt += times(2*t, at.x_step);
+        pad += times(t, rows);
     };
     auto begin = [&](const loaded &v) {
         ready y;
         y.u0 = here(get(v.u0), one, -0.0f);
         y.zf = here(get(v.u1), MINUS_LOG2E, bf);
         y.zr = here(get(v.u2), MINUS_LOG2E, br);
-        y.x  = skip ? here(get(v.x), scale, -0.0f) : 0;
-        y.wf = EXTRA && vt ? here(v.vf, MINUS_LOG2E, -0.0f) : 0;
-        y.wr = EXTRA && vt ? here(v.vr, MINUS_LOG2E, -0.0f) : 0;
-        y.pad = EXTRA && pad && v.pad;
+        y.x  = here(get(v.x), scale, -0.0f);
+        if (!has_x) y.x = 0;
+        y.wf = has_vt ? here(v.vf, MINUS_LOG2E, -0.0f) : 0;
+        y.wr = has_vt ? here(v.vr, MINUS_LOG2E, -0.0f) : 0;
+        y.pad = has_pad && v.pad;
         return y;
+    };
+    auto pin = [&] {
+        vf = pinned(lanes, vf);
+        vr = pinned(lanes, vr);
     };
     auto step = [&](const ready &y, int t) {
         const float f = sigmoid(fmaf(EXTRA ? vf + y.wf : vf, c, y.zf));
@@ -245,15 +256,11 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
         c = y.pad ? c : fmaf(c - y.u0, f, y.u0);
         put(h + times(t, at.x_step),
             y.pad ? 0 : fmaf((TANH ? tanhf(c) : c) - y.x, r*keep, y.x));
-        if (cs) put(cs + times(t, at.x_step), c);
-    };
-    auto pin = [&] {
-        vf = pinned(lanes, vf);
-        vr = pinned(lanes, vr);
+        if (has_c) put(cs + times(t, at.x_step), c);
     };
     auto next_steps = [&](int t) {
         h += times(t, at.x_step);
-        if (cs) cs += times(t, at.x_step);
+        cs += times(t, at.x_step);
     };
 
     pipeline<EXTRA ? 8 : 16, loaded, ready>(s.T, load, next_loads, begin, pin, step, next_steps);
@@ -274,6 +281,8 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     const column at(s, i, true);
     const size_t b = i/N, n = at.n, row = at.row, u_at = row*(size_t)s.K*N + n, x_at = row*N + n;
     const int skip_step = s.K == 4 ? at.u_step : at.x_step, rows = at.x_step/(int)N;
+    const bool has_x = skip, has_dx = dskip, has_vt = EXTRA && s.vt, has_dvt = EXTRA && s.dvt;
+    const bool has_pad = EXTRA && s.mask_pad;
     const float scale = s.K == 4 ? 1 : s.scale_x, one = s.T > 0;
     float vf = s.v ? s.v[n] : 0, vr = s.v ? s.v[N + n] : 0;
     const float bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
@@ -285,21 +294,23 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     const H *u0 = (const H *)s.u + u_at, *u1 = u0 + N, *u2 = u1 + N;
     const H *dh = (const H *)s.dh + x_at, *cs = (const H *)s.c + x_at;
     H *du0 = (H *)s.du + u_at, *du1 = du0 + N, *du2 = du1 + N;
-    if (skip) skip += s.K == 4 ? u_at : x_at;
-    if (dskip) dskip += s.K == 4 ? u_at : x_at;
-    const float *vt = s.vt ? s.vt + row*2*N + n : NULL;
-    float *dvt = s.dvt ? s.dvt + row*2*N + n : NULL;
-    const uint8_t *pad = s.mask_pad ? s.mask_pad + row : NULL;
+    const float *vt = s.vt + row*2*N + n;
+    float *dvt = s.dvt + row*2*N + n;
+    const uint8_t *pad = s.mask_pad + row;
+    if (!has_x) skip = (const H *)s.dh;     /* read, and not used */
+    skip += s.K == 4 ? u_at : x_at;
+    dskip += s.K == 4 ? u_at : x_at;
+    float c = s.T ? get(*cs) : 0;
 
     auto load_all_but_c1 = [&](loaded &v, int t) {
         v.u0 = u0[times(t, at.u_step)];
         v.u1 = u1[times(t, at.u_step)];
         v.u2 = u2[times(t, at.u_step)];
-        if (skip) v.x = skip[times(t, skip_step)];
+        v.x = skip[times(t, skip_step)];
         v.dh = dh[times(t, at.x_step)];
-        if (EXTRA && vt) v.vf = vt[times(2*t, at.x_step)];
-        if (EXTRA && vt) v.vr = vt[times(2*t, at.x_step) + N];
-        if (EXTRA && pad) v.pad = pad[times(t, rows)];
+        if (has_vt) v.vf = vt[times(2*t, at.x_step)];
+        if (has_vt) v.vr = vt[times(2*t, at.x_step) + (ptrdiff_t)N];
+        if (has_pad) v.pad = pad[times(t, rows)];
     };
     auto load = [&](loaded &v, int t) {
         load_all_but_c1(v, t);
@@ -309,27 +320,31 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         u0 += times(t, at.u_step);
         u1 += times(t, at.u_step);
         u2 += times(t, at.u_step);
-        if (skip) skip += times(t, skip_step);
+        skip += times(t, skip_step);
         dh += times(t, at.x_step);
         cs += times(t, at.x_step);
-        if (EXTRA && vt) vt += times(2*t, at.x_step);
-        if (EXTRA && pad) pad += times(t, rows);
+        vt += times(2*t, at.x_step);
+        pad += times(t, rows);
     };
-    float c = s.T ? get(*cs) : 0;
     auto begin_from = [&](const loaded &v, float c1) {
         ready y;
         y.u0 = here(get(v.u0), one, -0.0f);
-        y.x  = skip ? here(get(v.x), scale, -0.0f) : 0;
-        y.c1 = c1;
-        y.wf = EXTRA && vt ? here(v.vf, one, -0.0f) : 0;
-        y.wr = EXTRA && vt ? here(v.vr, one, -0.0f) : 0;
         y.zf = here(get(v.u1), MINUS_LOG2E, bf);
         y.zr = here(get(v.u2), MINUS_LOG2E, br);
-        y.pad = EXTRA && pad && v.pad;
+        y.x  = here(get(v.x), scale, -0.0f);
+        if (!has_x) y.x = 0;
+        y.wf = has_vt ? here(v.vf, one, -0.0f) : 0;
+        y.wr = has_vt ? here(v.vr, one, -0.0f) : 0;
+        y.pad = has_pad && v.pad;
         y.dh = y.pad ? 0 : here(get(v.dh), one, -0.0f);
+        y.c1 = c1;
         return y;
     };
     auto begin = [&](const loaded &v) { return begin_from(v, here(get(v.c1), one, -0.0f)); };
+    auto pin = [&] {
+        vf = pinned(lanes, vf);
+        vr = pinned(lanes, vr);
+    };
     auto step = [&](const ready &y, int t) {
         const float wf = EXTRA ? vf + y.wf : vf, wr = EXTRA ? vr + y.wr : vr;
         const float f = sigmoid(fmaf(wf*MINUS_LOG2E, y.c1, y.zf));
@@ -337,7 +352,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
 
         /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr) */
         const float d = y.dh*keep, dg = d*r, zr = d*(g - y.x)*r*(1 - r), before = dc;
-        if (dskip) put(dskip + times(t, skip_step), (y.dh - dg)*scale);
+        if (has_dx) put(dskip + times(t, skip_step), (y.dh - dg)*scale);
         dc = TANH ? fmaf(dg, 1 - g*g, dc) : dg + dc;
 
         /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
@@ -347,8 +362,8 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         put(du2 + times(t, at.u_step), zr);
 
         /* forward: zf = u1 + wf*c1 + bf, zr = u2 + wr*c1 + br */
-        if (EXTRA && dvt) dvt[times(2*t, at.x_step)] = zf*y.c1;
-        if (EXTRA && dvt) dvt[times(2*t, at.x_step) + N] = zr*y.c1;
+        if (has_dvt) dvt[times(2*t, at.x_step)] = zf*y.c1;
+        if (has_dvt) dvt[times(2*t, at.x_step) + (ptrdiff_t)N] = zr*y.c1;
         dvf = fmaf(zf, y.c1, dvf);
         dvr = fmaf(zr, y.c1, dvr);
         dbf += zf;
@@ -356,16 +371,12 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         dc = y.pad ? before : fmaf(dc, f, fmaf(zf, wf, zr*wr));
         c = y.c1;
     };
-    auto pin = [&] {
-        vf = pinned(lanes, vf);
-        vr = pinned(lanes, vr);
-    };
     auto next_steps = [&](int t) {
         du0 += times(t, at.u_step);
         du1 += times(t, at.u_step);
         du2 += times(t, at.u_step);
-        if (dskip) dskip += times(t, skip_step);
-        if (EXTRA && dvt) dvt += times(2*t, at.x_step);
+        dskip += times(t, skip_step);
+        dvt += times(2*t, at.x_step);
     };
 
     if (s.T) {                              /* before the first step in time comes c0 */
@@ -1023,8 +1034,8 @@ sru_status gemm(const sru_context *c, const char *name, const matrix &y, const m
 {
     const device *d = device_of(c);
     const cublasComputeType_t compute =
-        d->math == SRU_CUDA_TF32 && a.type == CUDA_R_32F ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                         : CUBLAS_COMPUTE_32F;
+        d->math != SRU_CUDA_FLOAT32 && a.type == CUDA_R_32F ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                            : CUBLAS_COMPUTE_32F;
     if (!m || !n || !count) return SRU_OK;
     for (size_t size : {m, n, k, y.ld, a.ld, b.ld, count})
         if (size > INT_MAX)
@@ -1277,7 +1288,7 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         if (s.scale_x == 0) s.scale_x = 1;
         /* u of so many steps at a time; a backward direction wants all */
         if (s.w && !s.u && !s.bidirectional && row) {
-            const size_t some = (size_t)SRU_CUDA_BYTES/size_of(u_type)/row;
+            const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/row;
             steps = some < 1 ? 1 : some < T ? some : T;
         }
         if (s.w && !s.u) u = take<char>(c, product({steps, row, size_of(u_type)}));
@@ -1397,7 +1408,7 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
 /* Queries at a time, so that their scores stay in L2. */
 size_t queries(const sru_attention *s)
 {
-    const size_t n = (size_t)SRU_CUDA_BYTES/2/4/(s->B*(s->M + s->T));
+    const size_t n = (size_t)SRU_CUDA_SCORES/2/4/(s->B*(s->M + s->T));
     return n < 1 ? 1 : n < s->T ? n : s->T;
 }
 

@@ -27,19 +27,21 @@ def ours(shape, seconds):
 
 
 def measure(torch, call, seconds):
-    """Median of microseconds of a call, ten between two events."""
-    times, total = [], 0
-    for _ in range(5):
-        call()
+    """Median of microseconds of a call, of which up to ten are between two events."""
+    times, total, calls = [], 0, 0
+    call()
     torch.cuda.synchronize()
-    while len(times) < 20 or total < 1e3*seconds:
+    while len(times) < 21 or total < 1e3*seconds:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        for _ in range(10):
+        for _ in range(max(calls, 1)):
             call()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end)*100)
+        if calls:
+            times.append(begin.elapsed_time(end)*1e3/calls)
+        else:                               # a trial: so many take a millisecond
+            calls = max(1, min(10, int(1/begin.elapsed_time(end))))
         total += begin.elapsed_time(end)
     return statistics.median(times)
 
@@ -65,14 +67,14 @@ def captured(torch, call):
 def kernel_alone(torch, call, name):
     """Microseconds a call that kernels whose name holds this take."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(20):
+        for _ in range(5):
             call()
         torch.cuda.synchronize()
     total = 0
     for event in profile.key_averages():
         if name in event.key:
             total += getattr(event, "self_device_time_total", None) or event.self_cuda_time_total
-    return total/20
+    return total/5
 
 
 def peers(torch):

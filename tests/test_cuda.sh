@@ -7,7 +7,7 @@
 have "$CXX" || { finish; exit; }
 strict='-Wall -Wextra -Wpedantic -Werror -Wno-unknown-pragmas -Wno-clobbered'
 # with so little scratch memory at a time, scans and attention go in many parts
-gpu='-std=c++17 -I. -Itests/cuda -DSRU_STANDIN -DSRU_CUDA_BYTES=20000'
+gpu='-std=c++17 -I. -Itests/cuda -DSRU_STANDIN -DSRU_CUDA_U=20000 -DSRU_CUDA_SCORES=20000'
 
 excerpt() { grep -E 'failed|error|warning|stand-in|ERROR' $dir/log.txt | head -n 8; }
 
