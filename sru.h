@@ -438,9 +438,10 @@ struct sru_backend {
    rings have an order of their own, and a target that is no column makes the loss NaN. NULL:
    failed. */
 #ifdef SRU_CUDA
-typedef enum sru_cuda_math {    /* products on SRU_PLAIN weights; all else is float32 */
+typedef enum sru_cuda_math {    /* products of SRU_PLAIN weights; those of SRU_F32 and in attention
+                                   are float32 with the first of these and TF32 with the others */
     SRU_CUDA_FLOAT32 = 0,
-    SRU_CUDA_TF32,              /* of float32 with 10 bits of fraction; attention's too */
+    SRU_CUDA_TF32,              /* of float32 with 10 bits of fraction */
     SRU_CUDA_BF16,              /* of bfloat16 */
     SRU_CUDA_FP16               /* of float16; in backward of bfloat16, for its range */
 } sru_cuda_math;

@@ -28,8 +28,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifndef SRU_CUDA_U              /* bytes of scratch memory at a time for u */
-#define SRU_CUDA_U (24 << 20)
+#ifndef SRU_CUDA_U              /* bytes of scratch memory at a time for u: products of */
+#define SRU_CUDA_U (256 << 20)          /* fewer rows do not fill the GPU evenly */
 #endif
 #ifndef SRU_CUDA_SCORES         /* and for attention's scores: so much stays in L2 */
 #define SRU_CUDA_SCORES (24 << 20)
@@ -148,9 +148,9 @@ __device__ __forceinline__ float pinned(unsigned lanes, float x)
 }
 
 /* Takes T steps, and loads R of them ahead. load(v, t) and step(x, t) are told the step as counted
-   from where they stand, which next_loads(n) and next_steps(n) move. Between them x = begin(v) waits
-   for what was loaded, before the next loads are under way, and pin() makes the steps wait until
-   these are. What is left over of T comes first. */
+   from where they stand, which next_loads(n) and next_steps(n) move. Between them x = begin(v)
+   waits for what was loaded, before the next loads are under way, and pin() makes the steps wait
+   until these are. What is left over of T comes first. */
 template <int R, class V, class X, class Load, class NextLoads, class Begin, class Pin, class Step,
           class NextSteps>
 __device__ __forceinline__ void pipeline(size_t T, Load load, NextLoads next_loads, Begin begin,
@@ -188,12 +188,14 @@ __device__ __forceinline__ void pipeline(size_t T, Load load, NextLoads next_loa
     }
 }
 
-/* U, S, H: types of u, of the skip term, and of h and c. EXTRA: with vt or mask_pad, or both. What is
-   not there is asked of s, and not of a pointer that moves. */
+/* U, S, H: types of u, of the skip term, and of h and c. EXTRA: with vt or mask_pad, or both. What
+   is missing is asked of s once: a pointer that moves or stays NULL is more code, and nvcc 13.0
+   made it store through NULL. */
 template <class U, class S, class H, bool TANH, bool EXTRA>
 __global__ void __launch_bounds__(SCAN)
 scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 {
+    enum { R = EXTRA || TANH ? 8 : 12 };
     struct loaded { U u0, u1, u2; S x; float vf, vr; uint8_t pad; };
     struct ready { float u0, zf, zr, x, wf, wr; bool pad; };
     const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
@@ -212,8 +214,8 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 
     const U *u0 = u + row*(size_t)s.K*N + n, *u1 = u0 + N, *u2 = u1 + N;
     H *h = (H *)s.h + row*N + n, *cs = (H *)(has_c ? s.c : s.h) + row*N + n;
-    const float *vt = s.vt + row*2*N + n;
-    const uint8_t *pad = s.mask_pad + row;
+    const float *vt = (has_vt ? s.vt : (const float *)u) + row*2*N + n;
+    const uint8_t *pad = (has_pad ? s.mask_pad : (const uint8_t *)u) + row;
     if (!has_x) skip = (const S *)s.h;      /* then K is 3, and S is H: read, and not used */
     skip += s.K == 4 ? row*4*N + n : row*N + n;
 
@@ -263,7 +265,7 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
         cs += times(t, at.x_step);
     };
 
-    pipeline<EXTRA ? 8 : 16, loaded, ready>(s.T, load, next_loads, begin, pin, step, next_steps);
+    pipeline<R, loaded, ready>(s.T, load, next_loads, begin, pin, step, next_steps);
     if (s.cT) s.cT[b*ldc + n] = c;
 }
 
@@ -273,6 +275,7 @@ template <class H, bool TANH, bool EXTRA>
 __global__ void __launch_bounds__(SCAN)
 scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H *dskip)
 {
+    enum { R = EXTRA ? 4 : 8 };
     struct loaded { H u0, u1, u2, x, dh, c1; float vf, vr; uint8_t pad; };
     struct ready { float u0, zf, zr, x, dh, c1, wf, wr; bool pad; };
     const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
@@ -294,10 +297,11 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     const H *u0 = (const H *)s.u + u_at, *u1 = u0 + N, *u2 = u1 + N;
     const H *dh = (const H *)s.dh + x_at, *cs = (const H *)s.c + x_at;
     H *du0 = (H *)s.du + u_at, *du1 = du0 + N, *du2 = du1 + N;
-    const float *vt = s.vt + row*2*N + n;
-    float *dvt = s.dvt + row*2*N + n;
-    const uint8_t *pad = s.mask_pad + row;
+    const float *vt = (has_vt ? s.vt : (const float *)s.u) + row*2*N + n;
+    float *dvt = (has_dvt ? s.dvt : (float *)s.du) + row*2*N + n;
+    const uint8_t *pad = (has_pad ? s.mask_pad : (const uint8_t *)s.u) + row;
     if (!has_x) skip = (const H *)s.dh;     /* read, and not used */
+    if (!has_dx) dskip = (H *)s.du;
     skip += s.K == 4 ? u_at : x_at;
     dskip += s.K == 4 ? u_at : x_at;
     float c = s.T ? get(*cs) : 0;
@@ -382,8 +386,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     if (s.T) {                              /* before the first step in time comes c0 */
         loaded last = {};
         load_all_but_c1(last, (int)s.T - 1);
-        pipeline<EXTRA ? 4 : 8, loaded, ready>(s.T - 1, load, next_loads, begin, pin, step,
-                                               next_steps);
+            pipeline<R, loaded, ready>(s.T - 1, load, next_loads, begin, pin, step, next_steps);
         step(begin_from(last, c0), 0);
     }
     if (s.dc) s.dc[b*ldc + n] = dc;
@@ -1289,7 +1292,7 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         /* u of so many steps at a time; a backward direction wants all */
         if (s.w && !s.u && !s.bidirectional && row) {
             const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/row;
-            steps = some < 1 ? 1 : some < T ? some : T;
+            steps = some < 1 ? 1 : some < T ? ceil_div(T, ceil_div(T, some)) : T;
         }
         if (s.w && !s.u) u = take<char>(c, product({steps, row, size_of(u_type)}));
         if (!s.cT && steps < T) {               /* chunks hand the state on */

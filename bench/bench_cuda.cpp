@@ -195,8 +195,8 @@ static void bench_scan(size_t T, size_t B, size_t D)
     }
 }
 
-/* The layer with the product before it, and the product alone: of float32 arrays, and of arrays
-   and weights in fewer bits. */
+/* The product alone, and the layer with the product before it, forward, and forward and backward
+   with all gradients: of float32 arrays, and of arrays and weights in fewer bits. */
 static void bench_layer(size_t T, size_t B, size_t D)
 {
     const size_t n = T*B*D;
@@ -228,6 +228,21 @@ static void bench_layer(size_t T, size_t B, size_t D)
         report(what, name, measure(1, [&](size_t) {
             check(ctx.op->scan_forward(&ctx, &p));
         }), 0, 0, flops);
+        p.type = SRU_PLAIN;
+        p.w = floats(3*D*D);
+        p.u = floats(3*n, type);
+        p.c = floats(n, type);
+        p.dh = floats(n, type);
+        p.du = floats(3*n, type);
+        p.da = p.dx = floats(n, type);
+        p.dw = floats(3*D*D);
+        p.dv = floats(2*D);
+        p.dbias = floats(2*D);
+        sprintf(what, "layer (%zu,%zu,%zu), training%s", T, B, D, stored.c_str());
+        report(what, name, measure(1, [&](size_t) {
+            check(ctx.op->scan_forward(&ctx, &p));
+            check(ctx.op->scan_backward(&ctx, &p));
+        }), 0, 0, 3*flops);
     }
     ctx.op = ops[0];
     clear();

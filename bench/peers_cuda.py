@@ -4,10 +4,10 @@
                                          the reference
     bench/peers_cuda.py [--seconds N]    after `make cuda`
 
-Each is a whole layer of inference, product and recurrence, at one product mode: as it is called,
-and replayed from a captured graph where that is possible. In bfloat16 and float16 all arrays are
-stored so. The reference's recurrence alone is its kernel's time by the profiler. A ratio is the
-peer's time by ours.
+Each is a whole layer, product and recurrence, at one product mode: as it is called, and replayed
+from a captured graph where that is possible; in training forward and backward with all gradients.
+In bfloat16 and float16 all arrays are stored so. The reference's recurrence alone is its kernel's
+time by the profiler. A ratio is the peer's time by ours.
 """
 import argparse, json, os, statistics, subprocess, sys
 
@@ -17,13 +17,14 @@ MODES = ("float32", "TF32", "bfloat16", "float16")
 
 
 def ours(shape, seconds):
-    """Microseconds of each case of build/bench_cuda, by its name and mode."""
+    """Microseconds of each case of build/bench_cuda, by its name, what it does, its mode and
+    whether arrays are stored so."""
     command = [os.path.join(HERE, "..", "build", "bench_cuda"), "--json", "--seconds", str(seconds)]
     out = subprocess.run(command + [str(n) for n in shape], check=True, capture_output=True,
                          text=True).stdout
     cases = [json.loads(line) for line in out.splitlines()]
-    return {(case["case"].split()[0], case["math"], "stored" in case["case"]): case["us"]
-            for case in cases if "inference" in case["case"]}
+    return {(case["case"].split()[0], what, case["math"], "stored" in case["case"]): case["us"]
+            for case in cases for what in ("inference", "training") if what in case["case"]}
 
 
 def measure(torch, call, seconds):
@@ -99,43 +100,56 @@ def main():
         sys.exit("peers_cuda.py: this torch sees no GPU")
     print("%s, torch %s, CUDA %s, cuDNN %s\n" % (torch.cuda.get_device_name(), torch.__version__,
                                                 torch.version.cuda, torch.backends.cudnn.version()))
-    print("| T, B, D | products | sru_cuda us | peer | peer us | ratio | in a graph us | ratio |")
-    print("|---|---|---|---|---|---|---|---|")
-    scans = []
-    for shape in SHAPES:
-        T, B, D = shape
-        mine = ours(shape, seconds)
-        for mode in MODES:
-            torch.backends.cuda.matmul.allow_tf32 = mode == "TF32"
-            torch.backends.cudnn.allow_tf32 = mode == "TF32"
-            kind = getattr(torch, mode) if mode != "TF32" else torch.float32
-            us = mine["layer", mode, kind != torch.float32]
-            scan = mine.get(("scan", mode, False))
-            for name, make in peers(torch).items():
-                row = "| %d, %d, %d | %s | %.1f | %s |" % (T, B, D, mode, us, name)
-                try:
-                    with torch.no_grad():
-                        net = make(D).to("cuda", kind).eval()
-                        x = torch.randn(T, B, D, device="cuda", dtype=kind)
-                        call = lambda: net(x)
-                        peer = measure(torch, call, seconds)
-                        row += " %.1f | %.2f |" % (peer, peer/us)
-                        replay = captured(torch, call)
-                        if replay:
-                            graph = measure(torch, replay, seconds)
-                            row += " %.1f | %.2f |" % (graph, graph/us)
-                        else:
-                            row += " | |"
-                    if name.startswith("SRU") and scan:
-                        peer = kernel_alone(torch, call, "sru_cuda_forward")
-                        scans.append("| %d, %d, %d | %s | %.1f | %s | %.1f | %.2f |" % (
-                            T, B, D, mode, scan, name, peer, peer/scan))
-                except (RuntimeError, TypeError) as e:      # a type that the peer does not have
-                    row += " %s | | | |" % str(e).splitlines()[0][:60]
-                print(row, flush=True)
+    print("| | T, B, D | products | sru_cuda us | peer | peer us | ratio | in a graph us | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    scans, mine = [], {shape: ours(shape, seconds) for shape in SHAPES}
+    for what in ("inference", "training"):
+        for shape in SHAPES:
+            for mode in MODES:
+                for name, make in peers(torch).items():
+                    print(row(torch, what, shape, mode, name, make, mine[shape], seconds, scans),
+                          flush=True)
     print("\n| T, B, D | storage | sru_cuda's scan us | peer | its kernel us | ratio |")
     print("|---|---|---|---|---|---|")
     print("\n".join(scans))
+
+
+def row(torch, what, shape, mode, name, make, mine, seconds, scans):
+    """A peer beside us, as a line; its recurrence alone goes to scans."""
+    T, B, D = shape
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = mode == "TF32"
+    kind = torch.float32 if mode == "TF32" else getattr(torch, mode)
+    us = mine["layer", what, mode, kind != torch.float32]
+    sizes = "%d, %d, %d" % shape
+    line = "| %s | %s | %s | %.1f | %s |" % (what, sizes, mode, us, name)
+    try:
+        net = make(D).to("cuda", kind)
+        x = torch.randn(T, B, D, device="cuda", dtype=kind)
+        if what == "inference":
+            net.eval()
+            for parameter in net.parameters():
+                parameter.requires_grad_(False)
+            call = lambda: net(x)
+        else:
+            x.requires_grad_()
+            grad = torch.randn(T, B, D, device="cuda", dtype=kind)
+            call = lambda: net(x)[0].backward(grad)
+        peer = measure(torch, call, seconds)
+        line += " %.1f | %.2f |" % (peer, peer/us)
+        replay = captured(torch, call) if what == "inference" else None
+        if replay:
+            graph = measure(torch, replay, seconds)
+            line += " %.1f | %.2f |" % (graph, graph/us)
+        else:
+            line += " | |"
+        scan = mine.get(("scan", "inference", mode, False))
+        if what == "inference" and name.startswith("SRU") and scan:
+            peer = kernel_alone(torch, call, "sru_cuda_forward")
+            scans.append("| %s | %s | %.1f | %s | %.1f | %.2f |" % (sizes, mode, scan, name, peer,
+                                                                 peer/scan))
+    except (RuntimeError, TypeError) as e:                  # a type that the peer does not have
+        line += " %s | | | |" % str(e).splitlines()[0][:60]
+    return line
 
 
 if __name__ == "__main__":

@@ -278,8 +278,8 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
 static void test_scan(sru_type storage, double tolerance)
 {
     static const char *const names[] = { "scan", "", "scan of bfloat16", "", "scan of float16" };
-    /* tiles of 16, 8 or 4 steps: none, whole ones, and a rest; blocks of 64 columns */
-    static const size_t steps[] = { 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50 };
+    /* tiles of 12, 8 or 4 steps: none, whole ones, and a rest; blocks of 64 columns */
+    static const size_t steps[] = { 1, 2, 5, 8, 9, 12, 13, 17, 24, 32, 37, 50 };
     test_random_state = 1;
     for (int i = 0; i < (brief > 1 ? 3 : brief ? 12 : 72); i++) {
         const size_t T = steps[i%12], B = 1 + test_bits()%4, D = 1 + test_bits()%40;
