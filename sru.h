@@ -5881,7 +5881,7 @@ SRU__INLINE float sru__fold(sru__vec v, const int highest)
             q[i] = !highest ? a + b : (four)(((which)b & m) | ((which)a & ~m));
         }
     }
-    memcpy(lane, q, sizeof *q);
+    memcpy(lane, q, sizeof lane);
 #else
     memcpy(lane, &v, sizeof v);
 #endif

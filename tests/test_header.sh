@@ -252,7 +252,9 @@ for compiler in $CC clang; do
     command -v $compiler > /dev/null || continue
     check "alone" $compiler -std=c99 $strict -x c -DSRU_IMPLEMENTATION -fsyntax-only sru.h
 done
-check "no warning at -Os" $CC -std=c99 $strict -Os -c tests/sru.c -o $dir/c.o
+for level in -O1 -Os; do
+    check "no warning at $level" $CC -std=c99 $strict $level -c tests/sru.c -o $dir/c.o
+done
 # clang tells which loops it could not unroll; a product would take five times as long
 if command -v clang > /dev/null; then
     for level in -O2 -Os; do
