@@ -1,7 +1,8 @@
 """Times a layer of sru_cuda.cu beside cuDNN's LSTM and the reference's CUDA kernel on this GPU.
 
     make bench-cuda                      needs a torch that sees the GPU; pip install 'sru<3' for
-                                         the reference
+                                         the reference, the CUDA source of which compiles with
+                                         today's torch if its U.type() is made U.scalar_type()
     bench/peers_cuda.py [--seconds N]    after `make cuda`
 
 Each is a whole layer, product and recurrence, at one product mode: as it is called, and replayed
@@ -122,18 +123,12 @@ def row(torch, what, shape, mode, name, make, mine, seconds, scans):
     us = mine["layer", what, mode, kind != torch.float32]
     sizes = "%d, %d, %d" % shape
     line = "| %s | %s | %s | %.1f | %s |" % (what, sizes, mode, us, name)
+    torch.set_grad_enabled(what == "training")
     try:
-        net = make(D).to("cuda", kind)
-        x = torch.randn(T, B, D, device="cuda", dtype=kind)
-        if what == "inference":
-            net.eval()
-            for parameter in net.parameters():
-                parameter.requires_grad_(False)
-            call = lambda: net(x)
-        else:
-            x.requires_grad_()
-            grad = torch.randn(T, B, D, device="cuda", dtype=kind)
-            call = lambda: net(x)[0].backward(grad)
+        net = make(D).to("cuda", kind).train(what == "training")
+        x = torch.randn(T, B, D, device="cuda", dtype=kind, requires_grad=what == "training")
+        grad = torch.randn(T, B, D, device="cuda", dtype=kind)
+        call = (lambda: net(x)[0].backward(grad)) if what == "training" else lambda: net(x)
         peer = measure(torch, call, seconds)
         line += " %.1f | %.2f |" % (peer, peer/us)
         replay = captured(torch, call) if what == "inference" else None
