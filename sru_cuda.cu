@@ -188,64 +188,94 @@ __device__ __forceinline__ void pipeline(size_t T, Load load, NextLoads next_loa
     }
 }
 
-/* U, S, H: types of u, of the skip term, and of h and c. EXTRA: with vt or mask_pad, or both. What
-   is missing is asked of s once: a pointer that moves or stays NULL is more code, and nvcc 13.0
-   made it store through NULL. */
-template <class U, class S, class H, bool TANH, bool EXTRA>
-__global__ void __launch_bounds__(SCAN)
-scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
-{
-    enum { R = EXTRA || TANH ? 8 : 12 };
+/* What both passes read in each step: u, the skip term, vt and mask_pad, of types U and S for the
+   first two. EXTRA: with vt or mask_pad, or both. What is missing is asked of s once: a pointer
+   that moves or stays NULL is more code, and nvcc 13.0 made it store through NULL. It points to
+   what may be read, and is not used. */
+template <class U, class S, bool EXTRA> struct inputs {
     struct loaded { U u0, u1, u2; S x; float vf, vr; uint8_t pad; };
     struct ready { float u0, zf, zr, x, wf, wr; bool pad; };
-    const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
-    const unsigned lanes = __ballot_sync(~0u, i < s.B*N);
-    if (i >= s.B*N) return;
-    const column at(s, i, false);
-    const size_t b = i/N, n = at.n, row = at.row;
-    const int skip_step = s.K == 4 ? at.u_step : at.x_step, rows = at.x_step/(int)N;
-    const bool has_x = skip, has_c = s.c, has_vt = EXTRA && s.vt, has_pad = EXTRA && s.mask_pad;
-    const float scale = s.K == 4 ? 1 : s.scale_x, one = s.T > 0;
-    float vf = s.v ? s.v[n]*MINUS_LOG2E : 0, vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0;
-    const float bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
-    const float br = s.bias ? s.bias[N + n]*MINUS_LOG2E : 0;
-    const float keep = s.mask_c ? s.mask_c[i] : 1;
-    float c = s.c0 ? s.c0[b*ldc + n] : 0;
+    const U *u0, *u1, *u2;
+    const S *skip;
+    const float *vt;
+    const uint8_t *pad;
+    int u_step, x_step, skip_step, pad_step;
+    bool has_x, has_vt, has_pad;
+    float bf, br, scale, one;
 
-    const U *u0 = u + row*(size_t)s.K*N + n, *u1 = u0 + N, *u2 = u1 + N;
-    H *h = (H *)s.h + row*N + n, *cs = (H *)(has_c ? s.c : s.h) + row*N + n;
-    const float *vt = (has_vt ? s.vt : (const float *)u) + row*2*N + n;
-    const uint8_t *pad = (has_pad ? s.mask_pad : (const uint8_t *)u) + row;
-    if (!has_x) skip = (const S *)s.h;      /* then K is 3, and S is H: read, and not used */
-    skip += s.K == 4 ? row*4*N + n : row*N + n;
-
-    auto load = [&](loaded &v, int t) {
-        v.u0 = u0[times(t, at.u_step)];
-        v.u1 = u1[times(t, at.u_step)];
-        v.u2 = u2[times(t, at.u_step)];
+    __device__ inputs(const sru_scan &s, const column &at, const U *u, const S *x, const S *no_x)
+        : u_step(at.u_step), x_step(at.x_step), skip_step(s.K == 4 ? at.u_step : at.x_step),
+          pad_step(at.x_step/(int)s.N), has_x(x), has_vt(EXTRA && s.vt),
+          has_pad(EXTRA && s.mask_pad), scale(s.K == 4 ? 1 : s.scale_x), one(s.T > 0)
+    {
+        const size_t N = s.N, u_at = at.row*(size_t)s.K*N + at.n;
+        u0   = u + u_at;
+        u1   = u0 + N;
+        u2   = u1 + N;
+        skip = (x ? x : no_x) + (s.K == 4 ? u_at : at.row*N + at.n);
+        vt   = (has_vt ? s.vt : (const float *)u) + at.row*2*N + at.n;
+        pad  = (has_pad ? s.mask_pad : (const uint8_t *)u) + at.row;
+        bf   = s.bias ? s.bias[at.n]*MINUS_LOG2E : 0;
+        br   = s.bias ? s.bias[N + at.n]*MINUS_LOG2E : 0;
+    }
+    __device__ __forceinline__ void load(loaded &v, int t, size_t N) const
+    {
+        v.u0 = u0[times(t, u_step)];
+        v.u1 = u1[times(t, u_step)];
+        v.u2 = u2[times(t, u_step)];
         v.x = skip[times(t, skip_step)];
-        if (has_vt) v.vf = vt[times(2*t, at.x_step)];
-        if (has_vt) v.vr = vt[times(2*t, at.x_step) + (ptrdiff_t)N];
-        if (has_pad) v.pad = pad[times(t, rows)];
-    };
-    auto next_loads = [&](int t) {
-        u0 += times(t, at.u_step);
-        u1 += times(t, at.u_step);
-        u2 += times(t, at.u_step);
+        if (has_vt) v.vf = vt[times(2*t, x_step)];
+        if (has_vt) v.vr = vt[times(2*t, x_step) + (ptrdiff_t)N];
+        if (has_pad) v.pad = pad[times(t, pad_step)];
+    }
+    __device__ __forceinline__ void next(int t)
+    {
+        u0 += times(t, u_step);
+        u1 += times(t, u_step);
+        u2 += times(t, u_step);
         skip += times(t, skip_step);
-        vt += times(2*t, at.x_step);
-        pad += times(t, rows);
-    };
-    auto begin = [&](const loaded &v) {
-        ready y;
+        vt += times(2*t, x_step);
+        pad += times(t, pad_step);
+    }
+    __device__ __forceinline__ void begin(ready &y, const loaded &v, float by) const    /* vt*by */
+    {
         y.u0 = here(get(v.u0), one, -0.0f);
         y.zf = here(get(v.u1), MINUS_LOG2E, bf);
         y.zr = here(get(v.u2), MINUS_LOG2E, br);
         y.x  = here(get(v.x), scale, -0.0f);
         if (!has_x) y.x = 0;
-        y.wf = has_vt ? here(v.vf, MINUS_LOG2E, -0.0f) : 0;
-        y.wr = has_vt ? here(v.vr, MINUS_LOG2E, -0.0f) : 0;
+        y.wf = has_vt ? here(v.vf, by, -0.0f) : 0;
+        y.wr = has_vt ? here(v.vr, by, -0.0f) : 0;
         y.pad = has_pad && v.pad;
+    }
+};
+
+/* U, S, H: types of u, of the skip term, and of h and c. */
+template <class U, class S, class H, bool TANH, bool EXTRA>
+__global__ void __launch_bounds__(SCAN)
+scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
+{
+    enum { R = EXTRA || TANH ? 8 : 12 };
+    typedef inputs<U, S, EXTRA> in;
+    typedef typename in::loaded loaded;
+    typedef typename in::ready ready;
+    const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
+    const unsigned lanes = __ballot_sync(~0u, i < s.B*N);
+    if (i >= s.B*N) return;
+    const column at(s, i, false);
+    const size_t b = i/N, n = at.n, row = at.row;
+    const bool has_c = s.c;
+    in from(s, at, u, skip, (const S *)s.h);        /* without skip, K is 3, and S is H */
+    float vf = s.v ? s.v[n]*MINUS_LOG2E : 0, vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0;
+    const float keep = s.mask_c ? s.mask_c[i] : 1;
+    float c = s.c0 ? s.c0[b*ldc + n] : 0;
+    H *h = (H *)s.h + row*N + n, *cs = (H *)(has_c ? s.c : s.h) + row*N + n;
+
+    auto load = [&](loaded &v, int t) { from.load(v, t, N); };
+    auto next_loads = [&](int t) { from.next(t); };
+    auto begin = [&](const loaded &v) {
+        ready y;
+        from.begin(y, v, MINUS_LOG2E);
         return y;
     };
     auto pin = [&] {
@@ -276,75 +306,49 @@ __global__ void __launch_bounds__(SCAN)
 scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H *dskip)
 {
     enum { R = EXTRA ? 4 : 8 };
-    struct loaded { H u0, u1, u2, x, dh, c1; float vf, vr; uint8_t pad; };
-    struct ready { float u0, zf, zr, x, dh, c1, wf, wr; bool pad; };
+    typedef inputs<H, H, EXTRA> in;
+    struct loaded : in::loaded { H dh, c1; };
+    struct ready : in::ready { float dh, c1; };
     const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
     const unsigned lanes = __ballot_sync(~0u, i < s.B*N);
     if (i >= s.B*N) return;
     const column at(s, i, true);
     const size_t b = i/N, n = at.n, row = at.row, u_at = row*(size_t)s.K*N + n, x_at = row*N + n;
-    const int skip_step = s.K == 4 ? at.u_step : at.x_step, rows = at.x_step/(int)N;
-    const bool has_x = skip, has_dx = dskip, has_vt = EXTRA && s.vt, has_dvt = EXTRA && s.dvt;
-    const bool has_pad = EXTRA && s.mask_pad;
-    const float scale = s.K == 4 ? 1 : s.scale_x, one = s.T > 0;
+    const bool has_dx = dskip, has_dvt = EXTRA && s.dvt;
+    in from(s, at, (const H *)s.u, skip, (const H *)s.dh);
     float vf = s.v ? s.v[n] : 0, vr = s.v ? s.v[N + n] : 0;
-    const float bf = s.bias ? s.bias[n]*MINUS_LOG2E : 0;
-    const float br = s.bias ? s.bias[N + n]*MINUS_LOG2E : 0;
     const float keep = s.mask_c ? s.mask_c[i] : 1;
     const float c0 = s.c0 ? s.c0[b*ldc + n] : 0;
     float dc = s.dc ? s.dc[b*ldc + n] : 0, dvf = 0, dvr = 0, dbf = 0, dbr = 0;
 
-    const H *u0 = (const H *)s.u + u_at, *u1 = u0 + N, *u2 = u1 + N;
     const H *dh = (const H *)s.dh + x_at, *cs = (const H *)s.c + x_at;
     H *du0 = (H *)s.du + u_at, *du1 = du0 + N, *du2 = du1 + N;
-    const float *vt = (has_vt ? s.vt : (const float *)s.u) + row*2*N + n;
     float *dvt = (has_dvt ? s.dvt : (float *)s.du) + row*2*N + n;
-    const uint8_t *pad = (has_pad ? s.mask_pad : (const uint8_t *)s.u) + row;
-    if (!has_x) skip = (const H *)s.dh;     /* read, and not used */
     if (!has_dx) dskip = (H *)s.du;
-    skip += s.K == 4 ? u_at : x_at;
     dskip += s.K == 4 ? u_at : x_at;
     float c = s.T ? get(*cs) : 0;
 
     auto load_all_but_c1 = [&](loaded &v, int t) {
-        v.u0 = u0[times(t, at.u_step)];
-        v.u1 = u1[times(t, at.u_step)];
-        v.u2 = u2[times(t, at.u_step)];
-        v.x = skip[times(t, skip_step)];
+        from.load(v, t, N);
         v.dh = dh[times(t, at.x_step)];
-        if (has_vt) v.vf = vt[times(2*t, at.x_step)];
-        if (has_vt) v.vr = vt[times(2*t, at.x_step) + (ptrdiff_t)N];
-        if (has_pad) v.pad = pad[times(t, rows)];
     };
     auto load = [&](loaded &v, int t) {
         load_all_but_c1(v, t);
         v.c1 = cs[times(t + 1, at.x_step)];
     };
     auto next_loads = [&](int t) {
-        u0 += times(t, at.u_step);
-        u1 += times(t, at.u_step);
-        u2 += times(t, at.u_step);
-        skip += times(t, skip_step);
+        from.next(t);
         dh += times(t, at.x_step);
         cs += times(t, at.x_step);
-        vt += times(2*t, at.x_step);
-        pad += times(t, rows);
     };
     auto begin_from = [&](const loaded &v, float c1) {
         ready y;
-        y.u0 = here(get(v.u0), one, -0.0f);
-        y.zf = here(get(v.u1), MINUS_LOG2E, bf);
-        y.zr = here(get(v.u2), MINUS_LOG2E, br);
-        y.x  = here(get(v.x), scale, -0.0f);
-        if (!has_x) y.x = 0;
-        y.wf = has_vt ? here(v.vf, one, -0.0f) : 0;
-        y.wr = has_vt ? here(v.vr, one, -0.0f) : 0;
-        y.pad = has_pad && v.pad;
-        y.dh = y.pad ? 0 : here(get(v.dh), one, -0.0f);
+        from.begin(y, v, from.one);
+        y.dh = y.pad ? 0 : here(get(v.dh), from.one, -0.0f);
         y.c1 = c1;
         return y;
     };
-    auto begin = [&](const loaded &v) { return begin_from(v, here(get(v.c1), one, -0.0f)); };
+    auto begin = [&](const loaded &v) { return begin_from(v, here(get(v.c1), from.one, -0.0f)); };
     auto pin = [&] {
         vf = pinned(lanes, vf);
         vr = pinned(lanes, vr);
@@ -356,7 +360,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
 
         /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr) */
         const float d = y.dh*keep, dg = d*r, zr = d*(g - y.x)*r*(1 - r), before = dc;
-        if (has_dx) put(dskip + times(t, skip_step), (y.dh - dg)*scale);
+        if (has_dx) put(dskip + times(t, from.skip_step), (y.dh - dg)*from.scale);
         dc = TANH ? fmaf(dg, 1 - g*g, dc) : dg + dc;
 
         /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
@@ -379,14 +383,14 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         du0 += times(t, at.u_step);
         du1 += times(t, at.u_step);
         du2 += times(t, at.u_step);
-        dskip += times(t, skip_step);
+        dskip += times(t, from.skip_step);
         dvt += times(2*t, at.x_step);
     };
 
     if (s.T) {                              /* before the first step in time comes c0 */
         loaded last = {};
         load_all_but_c1(last, (int)s.T - 1);
-            pipeline<R, loaded, ready>(s.T - 1, load, next_loads, begin, pin, step, next_steps);
+        pipeline<R, loaded, ready>(s.T - 1, load, next_loads, begin, pin, step, next_steps);
         step(begin_from(last, c0), 0);
     }
     if (s.dc) s.dc[b*ldc + n] = dc;
