@@ -1783,6 +1783,7 @@ typedef struct sru__scan_run {
     int dirs;
     size_t D, blocks, block;        /* units and blocks of a direction, units of a block */
     size_t parts, part;             /* of the sequences; sequences of a part */
+    size_t room;                    /* rows of strips that a part's step takes; all of one part */
     size_t from, to, chunk;         /* steps that are done now, so many at a time */
     size_t ldc;
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
@@ -1816,26 +1817,29 @@ SRU__INLINE void sru__scan_find(const sru__scan_run *r, size_t task, sru__scan_t
     p->b1 = sru__min(r->s.B, p->b0 + r->part);
 }
 
-/* Blocks of at most `most` units, which become smaller only if the thread with the most to do then
-   has an eighth less. Sequences one by one, or where their rows are multiplied, `least` together:
-   all, if there are enough blocks, or parts of a multiple of `least`. */
-static void sru__scan_divide(sru__scan_run *r, size_t most, size_t least, size_t threads)
+/* Blocks of at most `most` units, for all sequences or for parts of them: larger blocks and fewer
+   parts, unless the thread with the most to do then has an eighth less. Where rows are multiplied,
+   a part is a multiple of two, and one that is not of whole strips counts as a row more; without a
+   product sequences come one by one. */
+static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t threads)
 {
-    const size_t B = r->s.B, dirs = (size_t)r->dirs, usual = threads > 1 && least == 1 ? 1 : B;
-    size_t block, best = SIZE_MAX;
+    const size_t B = r->s.B, units = r->D * (size_t)r->dirs, few = product ? 2 : 1;
+    const size_t first = product ? 1 : B, last = product ? sru__min(threads, B / few) : B;
+    size_t block, want, best = SIZE_MAX;
     r->block = most;
-    r->part = usual;
-    for (block = most; block >= SRU__PANEL && threads > 1; block -= SRU__PANEL) {
-        const size_t tasks = sru__ceil(r->D, block) * dirs;
-        const size_t part = least == 1 || B <= least || tasks >= threads ? usual
-            : sru__ceil(sru__ceil(B, sru__ceil(threads, tasks)), least) * least;
-        const size_t parts = part == B ? 1 : sru__ceil(B, part);
-        const size_t cost = sru__ceil(tasks * parts, threads) * block * part;
-        if (cost >= best - best / 8) continue;
-        best = cost;
-        r->block = block;
-        r->part = part;
-    }
+    r->part = B;
+    for (block = most; block >= SRU__PANEL && threads > 1 && B && units; block -= SRU__PANEL)
+        for (want = first; want == first || want <= last; want++) {
+            const size_t tasks = sru__ceil(r->D, block) * (size_t)r->dirs;
+            const size_t part = sru__min(B, sru__ceil(sru__ceil(B, want), few) * few);
+            const size_t each = sru__ceil(tasks * sru__ceil(B, part), threads);
+            const size_t cost = (each / tasks * units + sru__min(each % tasks * block, units))
+                                * (part + (part < B && part % (size_t)r->kern->rows > 0));
+            if (cost >= best - best / 8) continue;
+            best = cost;
+            r->block = block;
+            r->part = part;
+        }
     r->blocks = sru__ceil(r->D, r->block);
     r->parts = r->part == B ? 1 : sru__ceil(B, r->part);
 }
@@ -1881,19 +1885,27 @@ static size_t sru__chunk(const sru__scan_run *r, int dir, size_t t, size_t *firs
     return T;
 }
 
+/* Strips of a's rows: those of all sequences lie end to end, those of a part from one step's to the
+   next's. */
 static void sru__scan_strips(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
-    const size_t full = (size_t)r->kern->rows, A = r->s.A;
+    const size_t full = (size_t)r->kern->rows, A = r->s.A, B = r->s.B, strips = r->room / full;
     int dir;
     (void)thread;
     for (dir = 0; dir < r->dirs; dir++) {
         size_t first, i;
-        const size_t rows = sru__chunk(r, dir, r->from, &first) * r->s.B;
-        const float *a = r->s.a + first * r->s.B * A;
-        for (i = begin * full; i < sru__min(end * full, rows); i += full)
-            sru__interleave(r->strips[dir] + i * A, (size_t)sru__strip_width(r->kern, rows - i),
-                            a + i * A, sru__min(full, rows - i), A, 1, A);
+        const size_t rows = sru__chunk(r, dir, r->from, &first) * B;
+        const float *a = r->s.a + first * B * A;
+        for (i = begin; i < end; i++) {
+            const size_t run = i / strips, at = i % strips * full, b0 = run % r->parts * r->part;
+            const size_t n = r->parts == 1 ? rows : sru__min(r->part, B - b0);
+            if (at >= n) continue;
+            sru__interleave(r->strips[dir] + (run * r->room + at) * A,
+                            (size_t)sru__strip_width(r->kern, n - at),
+                            a + (run / r->parts * B + b0 + at) * A, sru__min(full, n - at), A, 1,
+                            A);
+        }
     }
 }
 
@@ -1909,6 +1921,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const size_t full = (size_t)r->kern->rows, A = s->A, K = (size_t)s->K;
     const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
     const int strips = r->strips[p->dir] != NULL;
+    const size_t a_gap = strips && gap ? r->parts * r->room - run : gap;
     const int singly = sru__singly(s->type, end) && !gap && (end == 1 || !strips);
     /* of a single row all panels are one line, if whole planes lie end to end, since it takes many
        sums side by side to keep the processor busy; else those of the K planes go together */
@@ -1924,7 +1937,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     uintptr_t next[SRU__LINE];
     size_t j, i, k, p0, kc, left, strip, count;
     next[0] = 0;
-    a += p->b0 * A;
+    a += (strips ? p->b0 / r->part * r->room : p->b0) * A;
     u += p->b0 * ldu;
     for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
         const size_t units = sru__min(SRU__PANEL, all - j);
@@ -1953,20 +1966,22 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                                   scratch + k * SRU__PANEL * kc);
                 if (distant) next[k] = (uintptr_t)b[k] + kc * SRU__PANEL * sizeof(float);
             }
+            const float *rows_at = a;
             for (i = strip = 0, left = run; i < end; strip++) {
                 const int width = sru__strip_width(r->kern, left);
                 const size_t row = strips ? 1 : A, col = strips ? (size_t)width : 1;
                 const size_t m = sru__min(full, left);
-                const float *strip_at = a + i * A + p0 * col;
+                const float *strip_at = rows_at + p0 * col;
                 /* where blocks of units are shared out, the rows that come next were written by
                    other threads: fetched once, 64 units on two threads take 0.95 of the time */
                 const uintptr_t ahead = distant ? sru__ahead(next, count, strip, kc)
                     : r->blocks > 1 && !j && i + m < end ? (uintptr_t)(strip_at + m * A) : 0;
                 r->kern->product(kc, strip_at, row, col, width, b, (int)count, u + i * ldu + j,
                                  ldu, plane, p0 > 0, (int)m, nr, ahead);
+                rows_at += m * A;
                 i += m;
                 left -= m;
-                if (!left) i += gap, left = run;
+                if (!left) rows_at += a_gap * A, i += gap, left = run;
             }
             if (!A) break;
         }
@@ -2066,7 +2081,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most, least;
+    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most;
     sru_status status;
     int threads, dir, packs;
     sru__clear(&r, sizeof r);
@@ -2098,10 +2113,10 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         chunk = sru__min(chunk, sru__max(1, rows / sru__max(1, s->B)));
     }
     rows = chunk * s->B;
-    packs = rows && s->w && s->a && s->a == s->h;       /* h overwrites a */
-    /* a step's sequences are cut where strips of a's rows are */
-    least = !s->w ? 1 : packs && s->B % full ? s->B : full;
-    sru__scan_divide(&r, s->T * s->B == 1 ? step : most, least, (size_t)threads);
+    sru__scan_divide(&r, s->T * s->B == 1 ? step : most, s->w != NULL, (size_t)threads);
+    r.room = sru__ceil(r.parts == 1 ? rows : r.part, full) * full;
+    /* h overwrites rows of a that others than its task need */
+    packs = rows && s->w && s->a && s->a == s->h && (size_t)r.dirs * r.blocks > 1;
     r.state = s->cT;
     r.state_ld = r.ldc;
     if (!r.state) {
@@ -2134,7 +2149,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
         for (dir = 0; dir < r.dirs && packs; dir++) {
-            r.strips[dir] = sru__take_floats(c, (rows + full) * s->A);
+            r.strips[dir] = sru__take_floats(c, (r.parts == 1 ? 1 : chunk * r.parts) * r.room
+                                                * s->A);
             if (!r.strips[dir]) return sru__no_memory(c);
         }
         r.u = sru__take_floats(c, (size_t)threads * r.u_size);
@@ -2151,7 +2167,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.chunk = chunk;
     for (; r.from < s->T; r.from = r.to) {
         r.to = packs ? sru__min(r.from + chunk, s->T) : s->T;
-        sru__parallel_then(threads, packs ? sru__ceil((r.to - r.from) * s->B, full) : 0,
+        sru__parallel_then(threads, !packs ? 0 : r.room / full * (r.parts == 1 ? 1
+                                                                  : (r.to - r.from) * r.parts),
                            sru__scan_strips, (size_t)r.dirs * r.blocks * r.parts, sru__scan_tasks,
                            &r);
     }
@@ -2234,7 +2251,7 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     r.ldc = s->ldc ? s->ldc : s->N;
     threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 80);
     threads = sru__apart(threads, s->B * s->N / (3 * SRU__SHARE));  /* more arrays than forward */
-    sru__scan_divide(&r, r.kern->block, 1, (size_t)threads);
+    sru__scan_divide(&r, r.kern->block, 0, (size_t)threads);
     if (s->B && s->N) {
         sru_context inner = *c;
         r.sums = sru__take_floats(&inner, s->B * 4 * s->N);

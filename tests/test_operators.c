@@ -1001,6 +1001,11 @@ static void test_scan(void)
         misaligned = (size_t)(i%2);
         test_scan_shape(1, (size_t)(i%5/2 + 1), (size_t)(i%4 + 1)*16, 20, (unsigned)test_bits());
     }
+    for (i = 0; i < 12; i++) {          /* threads get parts of the sequences, of odd numbers */
+        size_t N = Ns[COUNT(Ns) - 1 - (size_t)i%5];
+        misaligned = (size_t)(i%2);
+        test_scan_shape((size_t)(i%4 + 1), test_bits()%20 + 2, N, N, (unsigned)test_bits() & ~3u);
+    }
     for (i = 0; i < 4; i++) {           /* nothing to do, but c passes */
         test_scan_shape(0, 3, 6, 5, (unsigned)test_bits());
         test_scan_shape(4, 0, 6, 5, (unsigned)test_bits());
