@@ -853,7 +853,7 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 
 #define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
 #define SRU__DEPTH 1024     /* of a product's k at a time */
-#define SRU__STRIDE 32      /* of k between two fetches of what comes next */
+#define SRU__STRIDE 32      /* of k between two fetches of what comes next, a quarter of it */
 #define SRU__PAGE  64       /* of k, whose rows of a panel fill a page of memory */
 #define SRU__CACHE 262144   /* floats that the second-level cache is thought to hold */
 #define SRU__KEYS  64       /* keys that attention takes at a time, and queries */
@@ -885,7 +885,7 @@ typedef struct sru__kernels {
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
     void (*product)(size_t k, const float *a, size_t row, size_t col, int width,
                     const float *const *b, int panels, float *c, size_t ldc, size_t plane, int add,
-                    int mr, int nr, uintptr_t ahead);
+                    int mr, int nr, const uintptr_t *ahead, size_t quarters);
     void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
     void (*row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
                 float *c, size_t plane, int add, int nr);
@@ -1313,15 +1313,30 @@ static int sru__singly(sru_type type, size_t rows)
     return rows <= (type == SRU_F32 ? 1 : type == SRU_BF16 ? 6 : type == SRU_Q8 ? 3 : 0);
 }
 
-/* While a product's strips are multiplied by `count` panels, those that come next are fetched into
-   the cache: 12 strips fetch all of 3 panels, a quarter of one each. These are addresses, for no
-   panel is behind the last; next[0] is 0 where panels are not far away. */
-static uintptr_t sru__ahead(const uintptr_t *next, size_t count, size_t strip, size_t k)
+/* While a product's strips are multiplied by `count` panels that are far away, those that come
+   next, at next[j], are fetched into the cache: so many quarters of one beside each tile of a
+   strip, for tile j from ahead[j] on. Addresses, for no panel is behind the last; 0: none. */
+static size_t sru__ahead(const sru__kernels *kern, uintptr_t *ahead, const uintptr_t *next,
+                         size_t count, size_t strip, size_t strips, size_t k)
 {
-    unsigned quarter;
-    if (!next[0] || strip >= 4 * count) return 0;
-    quarter = (unsigned)strip / (unsigned)count;        /* in 64 bits it may take 90 cycles */
-    return next[strip - quarter * count] + quarter * (k / 4) * SRU__PANEL * sizeof(float);
+    const size_t quarter = k / 4 * SRU__PANEL * sizeof(float);
+    const int few = strips < 4 * count;
+    unsigned quarters = 1, turn = (unsigned)strip, j;
+    if (few && kern->panels == 1) {     /* all tiles of the first strips */
+        quarters = strips == 1 ? 4 : strips < 4 ? 2 : 1;
+        if (turn * quarters >= 4) return 0;
+        for (j = 0; j < count; j++) ahead[j] = next[j] + turn * quarters * quarter;
+        return quarters;
+    }
+    /* one tile of each strip; of several panels side by side the processor foresees what comes, and
+       for one or two strips does so better */
+    if (strips < 3) return 0;
+    if (few) quarters = 4;
+    turn /= (unsigned)count;            /* in 64 bits it may take 90 cycles */
+    if (turn * quarters >= 4) return 0;
+    for (j = 1; j < count; j++) ahead[j] = 0;
+    ahead[0] = next[strip - turn * count] + turn * quarter;
+    return quarters;
 }
 
 /* Rows are multiplied in strips of as many as a tile has; the last may be narrower. Rows of A are
@@ -1520,7 +1535,7 @@ static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int threa
 }
 
 /* A task is a lot of rows, or one of `cuts` portions of it, times a group of panels. */
-static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
+static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
     const size_t full = (size_t)g->kern->rows;
@@ -1528,11 +1543,13 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
     float *own = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
     size_t task, last_lot = SIZE_MAX, last = SIZE_MAX;
     const float *b[SRU__LINE];
-    uintptr_t next[SRU__LINE];
-    for (task = begin; task < end; task++) {
+    uintptr_t next[SRU__LINE], ahead[SRU__LINE];
+    const int distant = sru__far(g->type, g->nc, g->k);
+    for (task = begin; task < tasks_end; task++) {
         const size_t cut = task % g->cuts, group = task / g->cuts % g->groups;
         const size_t lot = task / g->cuts / g->groups, m0 = sru__lot_start(g, lot);
         const size_t m = sru__lot_start(g, lot + 1) - m0, strips = sru__ceil(m, full);
+        const size_t first = strips * cut / g->cuts, end = strips * (cut + 1) / g->cuts;
         const size_t j0 = sru__group_start(g, group), wide = sru__group_start(g, group + 1) - j0;
         const size_t panels = sru__ceil(wide, SRU__PANEL);
         const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last of them */
@@ -1541,8 +1558,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
         if (sru__singly(g->type, g->m)) {
             for (j = 0; j < panels; j++)
                 b[j] = sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j);
-            for (i = strips * cut / g->cuts * full;
-                 i < sru__min(strips * (cut + 1) / g->cuts * full, m); i++) {
+            for (i = first * full; i < sru__min(end * full, m); i++) {
                 float *c = g->c + (m0 + i) * g->ldc + j0;
                 const int add = sru__begin(g, c, 1, j0, wide);
                 g->kern->row(g->k, a + i * g->a_row, b, (int)panels, g->type, c, 0, add, nr);
@@ -1562,11 +1578,10 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
                 next[j] = (uintptr_t)b[j] + panels * sru__packed_panel(g->type, g->k);
             }
         }
-        if (!sru__far(g->type, g->nc, g->k)) next[0] = 0;
         if (own && lot != last_lot) sru__gemm_strips(g, m0, m, own);
         last = group;
         last_lot = lot;
-        for (strip = strips * cut / g->cuts; strip < strips * (cut + 1) / g->cuts; strip++) {
+        for (strip = first; strip < end; strip++) {
             const int width = sru__strip_width(g->kern, m - (i = strip * full));
             const int mr = (int)sru__min(full, m - i);
             const size_t row = g->strips ? 1 : g->a_row;
@@ -1574,8 +1589,10 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t end, int thread)
             const float *ai = a + i * (g->strips ? g->kc : row);
             float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
             const int add = sru__begin(g, c, (size_t)mr, g->n0 + j0, wide);
+            const size_t quarters = !distant ? 0
+                : sru__ahead(g->kern, ahead, next, panels, strip - first, end - first, g->kc);
             g->kern->product(g->kc, ai, row, col, width, b, (int)panels, c, g->ldc, 0, add, mr, nr,
-                             sru__ahead(next, panels, strip, g->kc));
+                             ahead, quarters);
             sru__finish(g, c, (size_t)mr, g->n0 + j0, wide, 0);
         }
     }
@@ -1921,6 +1938,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const size_t full = (size_t)r->kern->rows, A = s->A, K = (size_t)s->K;
     const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
     const int strips = r->strips[p->dir] != NULL;
+    const size_t all_strips = sru__ceil(run, full) * (r->parts == 1 ? 1 : T);
     const size_t a_gap = strips && gap ? r->parts * r->room - run : gap;
     const int singly = sru__singly(s->type, end) && !gap && (end == 1 || !strips);
     /* of a single row all panels are one line, if whole planes lie end to end, since it takes many
@@ -1934,9 +1952,8 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const size_t on = (line ? matrix : r->panel) - turns * step;
     size_t of = ((size_t)p->dir * r->panels + p->d0 / SRU__PANEL) * r->panel, turn = 0;
     const float *packed[SRU__LINE], *b[SRU__LINE];
-    uintptr_t next[SRU__LINE];
+    uintptr_t next[SRU__LINE], ahead[SRU__LINE];
     size_t j, i, k, p0, kc, left, strip, count;
-    next[0] = 0;
     a += (strips ? p->b0 / r->part * r->room : p->b0) * A;
     u += p->b0 * ldu;
     for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
@@ -1974,10 +1991,16 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                 const float *strip_at = rows_at + p0 * col;
                 /* where blocks of units are shared out, the rows that come next were written by
                    other threads: fetched once, 64 units on two threads take 0.95 of the time */
-                const uintptr_t ahead = distant ? sru__ahead(next, count, strip, kc)
-                    : r->blocks > 1 && !j && i + m < end ? (uintptr_t)(strip_at + m * A) : 0;
+                size_t quarters = 0;
+                if (distant)
+                    quarters = sru__ahead(r->kern, ahead, next, count, strip, all_strips, kc);
+                else if (r->blocks > 1 && !j && i + m < end) {
+                    ahead[0] = (uintptr_t)(strip_at + m * A);
+                    for (k = 1; k < count; k++) ahead[k] = 0;
+                    quarters = 1;
+                }
                 r->kern->product(kc, strip_at, row, col, width, b, (int)count, u + i * ldu + j,
-                                 ldu, plane, p0 > 0, (int)m, nr, ahead);
+                                 ldu, plane, p0 > 0, (int)m, nr, ahead, quarters);
                 rows_at += m * A;
                 i += m;
                 left -= m;
@@ -2387,7 +2410,7 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
         for (i = 0; i < n; i += full)
             kern->product(k, a + i * row, row, col, sru__strip_width(kern, n - i), b, (int)m,
                           c + i * ldc + j * SRU__PANEL, ldc, SRU__PANEL, add,
-                          (int)sru__min(full, n - i), SRU__PANEL, 0);
+                          (int)sru__min(full, n - i), SRU__PANEL, NULL, 0);
     }
 }
 
@@ -5999,19 +6022,20 @@ SRU__INLINE sru__vec sru__root(sru__vec x, const int power)
    C (rows, 16*panels) = A B or += A B over k. Element (i,p) of A is a[i*row + p*col]; only mr rows
    exist, and the others are taken for the last. b[j] is a panel of k rows of 16. Each element of C
    is one chain of sums, k ascending, taken up from C itself: however the work is cut, the bits are
-   the same. Panels of C are `plane` floats apart. From address `ahead` on, if not 0, a quarter
-   of a panel is fetched into the cache. So is the tile below, likely to be the next: where vectors
-   are wide, bit by bit, for its 24 lines at once would hold up those of B. */
+   the same. Panels of C are `plane` floats apart. From address `ahead` on, if not 0, so many
+   quarters of a panel are fetched into the cache, a few lines at a time, for of many at once the
+   processor drops some. So is the tile below, likely to be the next: where vectors are wide, bit by
+   bit, for its 24 lines at once would hold up those of B. */
 SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const float *a,
                                size_t row, size_t col, const float *const *b, float *c, size_t ldc,
-                               size_t plane, int add, int mr, uintptr_t ahead)
+                               size_t plane, int add, int mr, uintptr_t ahead, size_t quarters)
 {
     sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
     const float *bp[SRU__MOST], *quad[(SRU__MR + 3) / 4];
     /* rows of C that are fetched meanwhile; where they are near, they are in the cache */
     const size_t fetched = SRU__W == 16 && rows > 1 && ldc > 16 * SRU__PANEL ? (unsigned)rows : 0;
-    const size_t stride = !ahead && !fetched ? k : SRU__STRIDE;
+    const size_t stride = ahead ? SRU__STRIDE / quarters : fetched ? SRU__STRIDE : k;
     size_t at[SRU__MR], p, end, line = 0;
     int i, j;
     SRU__EACH(j, panels, SRU__MOST) bp[j] = b[j];
@@ -6068,7 +6092,8 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
    only the last is narrower. */
 SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const float *a,
                                size_t row, size_t col, const float *const *b, float *c, size_t ldc,
-                               size_t plane, int add, int mr, int nr, uintptr_t ahead)
+                               size_t plane, int add, int mr, int nr, uintptr_t ahead,
+                               size_t quarters)
 {
     float t[SRU__MR * SRU__MOST * SRU__PANEL];
     const size_t ldt = SRU__MOST * SRU__PANEL, apart = plane ? plane : SRU__PANEL;
@@ -6076,7 +6101,7 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
     const int part = nr < SRU__PANEL, runs = plane ? panels : 1;    /* of columns side by side */
     int i, j;
     if (mr == rows && !part) {
-        SRU__FN(tile)(rows, panels, k, a, row, col, b, c, ldc, apart, add, rows, ahead);
+        SRU__FN(tile)(rows, panels, k, a, row, col, b, c, ldc, apart, add, rows, ahead, quarters);
         return;
     }
     if (add && part) memset(t, 0, sizeof t);
@@ -6085,7 +6110,7 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
             memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
                    c + (size_t)i * ldc + (size_t)j * plane, bytes);
     SRU__FN(tile)(rows, panels, k, a, row, col, b, part ? t : c, part ? ldt : ldc,
-                  part ? SRU__PANEL : apart, add, mr, ahead);
+                  part ? SRU__PANEL : apart, add, mr, ahead, quarters);
     for (i = 0; i < mr && part; i++)
         for (j = 0; j < runs; j++)
             memcpy(c + (size_t)i * ldc + (size_t)j * plane,
@@ -6093,20 +6118,21 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
 }
 
 /* A strip of `width` rows, SRU__MR, 4, 2 or 1, of which mr exist, times any number of panels, while
-   a quarter of a panel is fetched from address `ahead`, or 0; see above. */
+   tile j fetches so many quarters of a panel from ahead[j] on, if not 0; see above. */
 static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
-                             int add, int mr, int nr, uintptr_t ahead)
+                             int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
 {
     const size_t apart = plane ? plane : SRU__PANEL;
     int most;
     /* five rows as four and one: vectors of 16 take longer to multiply than to load again */
     if (SRU__W == 16 && width == SRU__MR && (mr == 5 || mr == 6)) {
-        SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead);
+        SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead,
+                         quarters);
         a += 4 * row;
         c += 4 * ldc;
         width = mr -= 4;
-        ahead = 0;
+        quarters = 0;
     }
     most = width == SRU__MR ? SRU__NP : width == 4 ? SRU__NP_FOUR
          : width == 2 ? SRU__NP_TWO : SRU__NP_ONE;
@@ -6115,12 +6141,14 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         const int times = panels <= most ? 1 : (panels + most - 1) / most;      /* divisions are */
         const int n = times == 1 ? panels : (panels + times - 1) / times;       /* slow */
         const int cut = plane || n == panels ? nr : SRU__PANEL;
+        const uintptr_t from = quarters ? *ahead++ : 0;
         int i, j;
         /* the tile below is likely to be the next; wide ones fetch it themselves, bit by bit */
         for (i = 0; SRU__W < 16 && i < mr && width > 1 && ldc > 16 * SRU__PANEL; i++)
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * apart) * 4);
-#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, cut, ahead)
+#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, cut, from, \
+                                      quarters)
 #define SRU__ROW_TILE(N) SRU__TILE(1, N)
 #define SRU__TILES(R, MOST) \
         ((MOST) == 1 || n == 1 ? SRU__TILE(R, 1) \
@@ -6138,7 +6166,6 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         b += n;
         c += (size_t)n * apart;
         panels -= n;
-        ahead = 0;
     }
 }
 
