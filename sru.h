@@ -1307,10 +1307,12 @@ static int sru__far(sru_type type, size_t n, size_t k)
 }
 
 /* Whether rows are multiplied one by one, by weights unpacked each time on the way: of so few it
-   takes less than to unpack into memory, from which a tile would read. */
-static int sru__singly(sru_type type, size_t rows)
+   takes less than to unpack into memory, from which a tile would read. Few panels side by side keep
+   the processor less busy. */
+static int sru__singly(sru_type type, size_t rows, size_t panels)
 {
-    return rows <= (type == SRU_F32 ? 1 : type == SRU_BF16 ? 6 : type == SRU_Q8 ? 3 : 0);
+    if (type == SRU_PLAIN) return 0;
+    return rows <= (type == SRU_F32 ? 1 : panels < 4 ? 2 : type == SRU_BF16 ? 8 : 5);
 }
 
 /* While a product's strips are multiplied by `count` panels of weights that are far away, those
@@ -1558,7 +1560,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last of them */
         const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0 * g->a_col;
         size_t i, j, strip;
-        if (sru__singly(g->type, g->m)) {
+        if (sru__singly(g->type, g->m, sru__ceil(g->n, SRU__PANEL))) {
             for (j = 0; j < panels; j++)
                 b[j] = sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j);
             for (i = first * full; i < sru__min(end * full, m); i++) {
@@ -1608,14 +1610,15 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const sru__kernels *kern = sru__kern(c);
     const size_t full = (size_t)kern->rows;
     const int packs = sru__packs(&g, kern), plain = g.type == SRU_PLAIN;
-    const int singly = sru__singly(g.type, g.m), unpacks = !singly && !plain && g.type != SRU_F32;
+    const int singly = sru__singly(g.type, g.m, sru__ceil(g.n, SRU__PANEL));
+    const int unpacks = !singly && !plain && g.type != SRU_F32;
     const size_t most_k = singly ? g.k : sru__min(g.k, SRU__DEPTH);
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most_k, 128, 512);
     const int threads = sru__threads(c, (plain ? 1.0 : 2.0) * (double)sru__max(g.m, SRU__FEW)
                                         * (double)g.n * ((double)g.k + 8));
     const size_t team = (size_t)threads;
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
-    const size_t line = singly ? panels / team / 4 : SRU__SMALL / sru__max(1, most_k) / 3 * 3;
+    const size_t line = singly ? panels / team : SRU__SMALL / sru__max(1, most_k) / 3 * 3;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
     const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most_k) / wide) * wide;
@@ -1944,7 +1947,8 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const int strips = r->strips[p->dir] != NULL;
     const size_t all_strips = sru__ceil(run, full) * (r->parts == 1 ? 1 : T);
     const size_t a_gap = strips && gap ? r->parts * r->room - run : gap;
-    const int singly = sru__singly(s->type, end) && !gap && (end == 1 || !strips);
+    const int singly = sru__singly(s->type, end, K * wide / SRU__PANEL) && !gap
+                       && (end == 1 || !strips);
     /* of a single row all panels are one line, if whole planes lie end to end, since it takes many
        sums side by side to keep the processor busy; else those of the K planes go together */
     const int line = singly && !s->u && u_plane == wide;
