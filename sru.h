@@ -2113,9 +2113,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most;
+    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most, most_rows;
     sru_status status;
-    int threads, dir, packs;
+    int threads, dir, in_place, packs;
     sru__clear(&r, sizeof r);
     r.s = *(const sru_scan *)args;
     status = sru__scan_check(c, s, "scan_forward");
@@ -2147,8 +2147,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     rows = chunk * s->B;
     sru__scan_divide(&r, s->T * s->B == 1 ? step : most, s->w != NULL, (size_t)threads);
     r.room = sru__ceil(r.parts == 1 ? rows : r.part, full) * full;
-    /* h overwrites rows of a that others than its task need */
-    packs = rows && s->w && s->a && s->a == s->h && (size_t)r.dirs * r.blocks > 1;
+    /* whether h overwrites rows of a that others than its task need */
+    in_place = rows && s->w && s->a && s->a == s->h;
+    packs = in_place && (size_t)r.dirs * r.blocks > 1;
     r.state = s->cT;
     r.state_ld = r.ldc;
     if (!r.state) {
@@ -2180,11 +2181,14 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (s->w) {
         r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
-        for (dir = 0; dir < r.dirs && packs; dir++) {
-            r.strips[dir] = sru__take_floats(c, (r.parts == 1 ? 1 : chunk * r.parts) * r.room
-                                                * s->A);
-            if (!r.strips[dir]) return sru__no_memory(c);
+        /* whatever the division: memory for many steps does for fewer, on fewer threads */
+        most_rows = chunk * (s->B + sru__min((size_t)threads, s->B / 2) * sru__max(2, full)) + full;
+        for (dir = 0; dir < r.dirs && in_place && (threads > 1 || packs); dir++) {
+            float *strips = sru__take_floats(c, most_rows * s->A);
+            if (!strips) return sru__no_memory(c);
+            if (packs) r.strips[dir] = strips;
         }
+        SRU_ASSERT(!packs || (r.parts == 1 ? 1 : chunk * r.parts) * r.room <= most_rows);
         r.u = sru__take_floats(c, (size_t)threads * r.u_size);
         r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
         if (!r.u || !r.scratch) return sru__no_memory(c);

@@ -983,6 +983,42 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
     release();
 }
 
+/* Scratch memory of a scan in place for T steps. */
+static size_t scan_memory(size_t T, size_t B, size_t N, int threads, int bidirectional)
+{
+    sru_context c = context(threads);
+    static float at[1];                 /* not touched: a call that measures computes nothing */
+    size_t bytes = 0;
+    sru_scan s;
+    memset(&s, 0, sizeof s);
+    c.measure = &bytes;
+    s.T = T;
+    s.B = B;
+    s.N = s.A = N;
+    s.K = 3;
+    s.type = SRU_F32;
+    s.bidirectional = bidirectional;
+    s.w = s.a = s.x = s.h = s.cT = at;
+    CHECK(op->scan_forward(&c, &s) == SRU_OK, "scan: %s", message);
+    return bytes;
+}
+
+/* Memory for many steps is enough for fewer, on however many threads these are divided. */
+static void test_scan_memory(void)
+{
+    int i;
+    for (i = 0; i < 100000; i++) {
+        size_t T = 1 + test_bits()%200, fewer = 1 + test_bits()%T, B = 1 + test_bits()%40;
+        size_t N = 2 + test_bits()%100*2, many, few;
+        int threads = (int)(1 + test_bits()%32), both = (int)(test_bits()%2);
+        many = scan_memory(T, B, N, threads, both);
+        few = scan_memory(fewer, B, N, threads, both);
+        CHECK(many >= few, "scan T %lu B %lu N %lu, %d threads: %lu bytes, but %lu for T %lu",
+              (unsigned long)T, (unsigned long)B, (unsigned long)N, threads, (unsigned long)many,
+              (unsigned long)few, (unsigned long)fewer);
+    }
+}
+
 static void test_scan(void)
 {
     static const size_t Ts[] = {1, 2, 3, 5, 8, 17, 33}, Bs[] = {1, 2, 3, 5, 8};
@@ -2107,6 +2143,7 @@ static void test_kernels(void)
     test_pack();
     test_linear();
     test_scan();
+    test_scan_memory();
     test_accuracy();
     test_extremes();
     test_layernorm();
