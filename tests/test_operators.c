@@ -1008,8 +1008,8 @@ static void test_scan_memory(void)
 {
     int i;
     for (i = 0; i < 100000; i++) {
-        size_t T = 1 + test_bits()%200, fewer = 1 + test_bits()%T, B = 1 + test_bits()%40;
-        size_t N = 2 + test_bits()%100*2, many, few;
+        size_t T = (size_t)(1 + test_bits()%200), fewer = (size_t)(1 + test_bits()%T);
+        size_t B = (size_t)(1 + test_bits()%40), N = (size_t)(2 + test_bits()%100*2), many, few;
         int threads = (int)(1 + test_bits()%32), both = (int)(test_bits()%2);
         many = scan_memory(T, B, N, threads, both);
         few = scan_memory(fewer, B, N, threads, both);
@@ -1040,7 +1040,8 @@ static void test_scan(void)
     for (i = 0; i < 12; i++) {          /* threads get parts of the sequences, of odd numbers */
         size_t N = Ns[COUNT(Ns) - 1 - (size_t)i%5];
         misaligned = (size_t)(i%2);
-        test_scan_shape((size_t)(i%4 + 1), test_bits()%20 + 2, N, N, (unsigned)test_bits() & ~3u);
+        test_scan_shape((size_t)(i%4 + 1), (size_t)(test_bits()%20 + 2), N, N,
+                        (unsigned)test_bits() & ~3u);
     }
     for (i = 0; i < 4; i++) {           /* nothing to do, but c passes */
         test_scan_shape(0, 3, 6, 5, (unsigned)test_bits());
