@@ -1300,7 +1300,7 @@ static size_t sru__lot(size_t k, size_t least, size_t most)
     return sru__min(most, sru__max(least, SRU__CACHE / 2 / sru__max(1, k)));
 }
 
-/* Whether panels are read where they lie, and the second-level cache cannot hold all. */
+/* Whether weights (n,k), as they are packed, are more than the second-level cache holds. */
 static int sru__far(sru_type type, size_t n, size_t k)
 {
     return n * k / sru__each(type) > SRU__CACHE;
