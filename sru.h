@@ -1909,8 +1909,13 @@ static size_t sru__chunk(const sru__scan_run *r, int dir, size_t t, size_t *firs
     return T;
 }
 
-/* Strips of a's rows: those of all sequences lie end to end, those of a part from one step's to the
-   next's. */
+/* Rows that the strips of T steps take: those of all sequences lie end to end, those of a part from
+   one step's to the next's. */
+static size_t sru__strip_rows(const sru__scan_run *r, size_t T)
+{
+    return (r->parts == 1 ? 1 : T * r->parts) * r->room;
+}
+
 static void sru__scan_strips(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
@@ -2188,7 +2193,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
             if (!strips) return sru__no_memory(c);
             if (packs) r.strips[dir] = strips;
         }
-        SRU_ASSERT(!packs || (r.parts == 1 ? 1 : chunk * r.parts) * r.room <= most_rows);
+        SRU_ASSERT(!packs || sru__strip_rows(&r, chunk) <= most_rows);
         r.u = sru__take_floats(c, (size_t)threads * r.u_size);
         r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
         if (!r.u || !r.scratch) return sru__no_memory(c);
@@ -2203,8 +2208,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.chunk = chunk;
     for (; r.from < s->T; r.from = r.to) {
         r.to = packs ? sru__min(r.from + chunk, s->T) : s->T;
-        sru__parallel_then(threads, !packs ? 0 : r.room / full * (r.parts == 1 ? 1
-                                                                  : (r.to - r.from) * r.parts),
+        sru__parallel_then(threads, packs ? sru__strip_rows(&r, r.to - r.from) / full : 0,
                            sru__scan_strips, (size_t)r.dirs * r.blocks * r.parts, sru__scan_tasks,
                            &r);
     }
