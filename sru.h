@@ -1346,9 +1346,8 @@ static size_t sru__ahead(const sru__kernels *kern, sru_type type, uintptr_t *ahe
 
 /* Rows are multiplied in strips of as many as a tile has; the last may be narrower. Rows of A are
    read where they lie; columns too, or packed, one strip after another: see sru__packs(). */
-static int sru__strip_width(const sru__kernels *kern, size_t left)
+static int sru__strip_width(size_t full, size_t left)
 {
-    const size_t full = (size_t)kern->rows;
     return (int)sru__min(left <= 2 ? left : left <= 4 ? 4 : full, full);
 }
 
@@ -1378,19 +1377,19 @@ SRU__INLINE void sru__turn(float *out, const size_t width, const float *a, size_
 #endif
 }
 
-/* Rows become columns: of each, a whole line of the cache is read at a time. */
-SRU__INLINE void sru__turn_rows(float *out, const size_t width, const float *a, size_t row,
-                                size_t k)
+/* n rows become columns: of each, a whole line of the cache is read at a time. */
+SRU__INLINE void sru__turn_rows(float *out, const size_t width, const float *a, const size_t n,
+                                size_t row, size_t k)
 {
     size_t i, p, q, end;
     for (p = 0; p < k; p = end) {
         end = sru__min(k, p + 16);
-        for (i = 0; i < width; i += 4)
+        for (i = 0; i < n; i += 4)
             for (q = p; q < end; q += 4) {
                 size_t r, c;
-                if (i + 4 <= width && q + 4 <= end)
+                if (i + 4 <= n && q + 4 <= end)
                     sru__turn(out + q * width + i, width, a + i * row + q, row);
-                else for (r = i; r < sru__min(i + 4, width); r++)
+                else for (r = i; r < sru__min(i + 4, n); r++)
                     for (c = q; c < sru__min(q + 4, end); c++) out[c * width + r] = a[r * row + c];
             }
     }
@@ -1417,7 +1416,6 @@ static void sru__interleave(float *out, size_t width, const float *a, size_t n, 
                             size_t col, size_t k)
 {
     const size_t known = n < width ? 0 : width;
-    size_t i, p;
     if (n < width) memset(out, 0, width * k * sizeof *a);
     if (row == 1) {
         if (known == SRU__PANEL) sru__gather(out, SRU__PANEL, a, SRU__PANEL, col, k);
@@ -1425,12 +1423,11 @@ static void sru__interleave(float *out, size_t width, const float *a, size_t n, 
         else if (known == 6) sru__gather(out, 6, a, 6, col, k);
         else sru__gather(out, width, a, n, col, k);
     }
-    else if (known == SRU__PANEL) sru__turn_rows(out, SRU__PANEL, a, row, k);
-    else if (known == 8) sru__turn_rows(out, 8, a, row, k);
-    else if (known == 6) sru__turn_rows(out, 6, a, row, k);
+    else if (known == SRU__PANEL) sru__turn_rows(out, SRU__PANEL, a, SRU__PANEL, row, k);
+    else if (known == 8) sru__turn_rows(out, 8, a, 8, row, k);
+    else if (known == 6) sru__turn_rows(out, 6, a, 6, row, k);
     else if (known == 1) memcpy(out, a, k * sizeof *a);
-    else for (i = 0; i < n; i++)
-        for (p = 0; p < k; p++) out[p * width + i] = a[i * row + p];
+    else sru__turn_rows(out, width, a, n, row, k);
 }
 
 /* C (m,n) = A (m,k) B (k,n), or += where add, and + bias. Element (i,p) of A is a[i*a_row +
@@ -1509,7 +1506,7 @@ static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *str
     size_t i, p;
     for (p = 0; p < g->kc; p += step)
         for (i = 0; i < m; i += full) {
-            const size_t width = (size_t)sru__strip_width(g->kern, m - i);
+            const size_t width = (size_t)sru__strip_width(full, m - i);
             sru__interleave(strips + i * g->kc + p * width, width,
                             g->a + (m0 + i) * g->a_row + (g->p0 + p) * g->a_col,
                             sru__min(full, m - i), g->a_row, g->a_col,
@@ -1587,7 +1584,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         last = group;
         last_lot = lot;
         for (strip = first; strip < end; strip++) {
-            const int width = sru__strip_width(g->kern, m - (i = strip * full));
+            const int width = sru__strip_width(full, m - (i = strip * full));
             const int mr = (int)sru__min(full, m - i);
             const size_t row = g->strips ? 1 : g->a_row;
             const size_t col = g->strips ? (size_t)width : g->a_col;
@@ -1931,7 +1928,7 @@ static void sru__scan_strips(void *job, size_t begin, size_t end, int thread)
             const size_t n = r->parts == 1 ? rows : sru__min(r->part, B - b0);
             if (at >= n) continue;
             sru__interleave(r->strips[dir] + (run * r->room + at) * A,
-                            (size_t)sru__strip_width(r->kern, n - at),
+                            (size_t)sru__strip_width(full, n - at),
                             a + (run / r->parts * B + b0 + at) * A, sru__min(full, n - at), A, 1,
                             A);
         }
@@ -1998,7 +1995,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
             }
             const float *rows_at = a;
             for (i = strip = 0, left = run; i < end; strip++) {
-                const int width = sru__strip_width(r->kern, left);
+                const int width = sru__strip_width(full, left);
                 const size_t row = strips ? 1 : A, col = strips ? (size_t)width : 1;
                 const size_t m = sru__min(full, left);
                 const float *strip_at = rows_at + p0 * col;
@@ -2425,7 +2422,7 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
         const size_t m = sru__min(8, count - j);
         for (q = 0; q < m; q++) b[q] = panels + (j + q) * deep * SRU__PANEL;
         for (i = 0; i < n; i += full)
-            kern->product(k, a + i * row, row, col, sru__strip_width(kern, n - i), b, (int)m,
+            kern->product(k, a + i * row, row, col, sru__strip_width(full, n - i), b, (int)m,
                           c + i * ldc + j * SRU__PANEL, ldc, SRU__PANEL, add,
                           (int)sru__min(full, n - i), SRU__PANEL, NULL, 0);
     }

@@ -1043,6 +1043,11 @@ static void test_scan(void)
         test_scan_shape((size_t)(i%4 + 1), (size_t)(test_bits()%20 + 2), N, N,
                         (unsigned)test_bits() & ~3u);
     }
+    for (i = 0; i < 6; i++) {           /* more rows than are computed at a time */
+        size_t B = (size_t)(1 + test_bits()%9), N = Ns[test_bits()%9];
+        misaligned = (size_t)(i%2);
+        test_scan_shape((size_t)(260 + test_bits()%300)/B + 1, B, N, N, (unsigned)test_bits());
+    }
     for (i = 0; i < 4; i++) {           /* nothing to do, but c passes */
         test_scan_shape(0, 3, 6, 5, (unsigned)test_bits());
         test_scan_shape(4, 0, 6, 5, (unsigned)test_bits());
