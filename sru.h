@@ -890,7 +890,8 @@ typedef struct sru__kernels {
     void (*row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
                 float *c, size_t plane, int add, int nr);
     void (*scan_forward)(const sru__scan_job *);
-    void (*attend)(float *s, size_t n, float *most, float *total, float *sums, size_t wide);
+    void (*attend)(float *s, size_t n, size_t keys, float *most, float *total, float *sums,
+                   size_t wide);
     float (*attended)(float *o, float *a, const float *q, const float *sums, const float *total,
                       float alpha, size_t n);
     void (*layernorm)(float *y, float *stats, const float *x, const float *gain, const float *bias,
@@ -2373,12 +2374,12 @@ static void sru__hide_all(float *s, size_t start, size_t at, size_t end)
     for (; at < end; at++) s[at - start] = SRU__HIDDEN;
 }
 
-/* What of a block a query sees: keys lo ... hi-1 of all; pad and bias, where not NULL, are those of
-   all keys, `step` apart. Other scores are hidden. */
-static void sru__hide(float *s, size_t start, size_t lo, size_t hi, const uint8_t *memory_pad,
-                      const uint8_t *pad, size_t M, size_t step, const float *bias)
+/* What of keys start ... end-1 a query sees: keys lo ... hi-1 of all; pad and bias, where not NULL,
+   are those of all keys, `step` apart. Other scores are hidden. */
+static void sru__hide(float *s, size_t start, size_t end, size_t lo, size_t hi,
+                      const uint8_t *memory_pad, const uint8_t *pad, size_t M, size_t step,
+                      const float *bias)
 {
-    const size_t end = start + SRU__KEYS;
     size_t at;
     sru__hide_all(s, start, start, sru__min(lo, end));
     sru__hide_all(s, start, sru__max(hi, start), end);
@@ -2477,6 +2478,13 @@ static size_t sru__seen_of_block(const sru__queries *q, size_t g, size_t i, size
     return most;
 }
 
+/* Keys of block g, in whole panels: the last one has fewer, unless it is a ring's. */
+static size_t sru__block_keys(const sru__attend_run *r, size_t g)
+{
+    const size_t left = r->s.ring ? SRU__KEYS : r->S - g * SRU__KEYS;
+    return left >= SRU__KEYS ? SRU__KEYS : sru__ceil(left, SRU__PANEL) * SRU__PANEL;
+}
+
 /* Where later keys of a block are hidden, queries need not meet all: a tile's rows at a time. */
 static size_t sru__few(const sru__attend_run *r, const sru__queries *q, size_t g)
 {
@@ -2506,6 +2514,7 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
 {
     const sru_attention *s = &r->s;
     const size_t start = g * SRU__KEYS, few = sru__few(r, q, g), b = q->head / (size_t)s->H;
+    const size_t keys = sru__block_keys(r, g);
     const int masked = s->attn_mask || (!s->ring && (s->memory_mask_pad || s->mask_pad));
     size_t i;
     for (i = 0; i < q->n; i += few) {
@@ -2517,7 +2526,7 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
     }
     if (!masked && start >= q->low && start + SRU__KEYS <= q->high) return;
     for (i = 0; i < q->n; i++)
-        sru__hide(scores + i * SRU__KEYS, start, q->lo[i], q->hi[i],
+        sru__hide(scores + i * SRU__KEYS, start, start + keys, q->lo[i], q->hi[i],
                   s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
                   s->mask_pad && !s->ring ? s->mask_pad + b : NULL, s->M, s->B,
                   s->attn_mask ? s->attn_mask + q->t[i] * r->S : NULL);
@@ -2529,7 +2538,7 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
                                float *scores, float *sums, size_t first, size_t count)
 {
     const sru_attention *s = &r->s;
-    const size_t few = sru__few(r, q, g), width = count * SRU__PANEL;
+    const size_t few = sru__few(r, q, g), keys = sru__block_keys(r, g), width = count * SRU__PANEL;
     const float *block = q->keys + g % q->ring * q->stride;
     float *most = sums + SRU__KEYS * r->wide, *total = most + SRU__KEYS;
     const float keep = 1 / (1 - s->dropout);
@@ -2539,9 +2548,9 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
         memset(sums, 0, q->n * width * 4);
         memset(total, 0, q->n * SRU__PANEL * 4);
     }
-    r->kern->attend(scores, q->n, most, total, sums, width);
+    r->kern->attend(scores, q->n, keys, most, total, sums, width);
     for (i = 0; i < q->n && s->dropout > 0; i++)
-        for (j = 0; j < SRU__KEYS; j++)
+        for (j = 0; j < keys; j++)
             scores[i * SRU__KEYS + j] *=
                 sru__uniform(r->key, ((uint64_t)q->head * s->T + q->t[i]) * r->S + g * SRU__KEYS
                                      + j) < s->dropout ? 0 : keep;
@@ -2954,7 +2963,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                     const size_t t = i * SRU__KEYS + j;
                     float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
                     sru__seen(s, s->M + t, 0, r->S, &lo, &hi);
-                    sru__hide(score, first, lo, hi,
+                    sru__hide(score, first, first + SRU__KEYS, lo, hi,
                               s->memory_mask_pad ? s->memory_mask_pad + b : NULL,
                               s->mask_pad ? s->mask_pad + b : NULL, s->M, s->B,
                               s->attn_mask ? s->attn_mask + t * r->S : NULL);
@@ -6613,20 +6622,36 @@ static void SRU__FN(scan_backward)(const sru__scan_job *s)
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-/* Scores (n,SRU__KEYS) of n queries become weights exp(s - most), hidden ones 0. most (n) is about
-   the highest score so far: weights may well be above 1, if only they stay finite. total (n,16) is
-   the sum of the weights so far, in lanes, sums (n,wide) that of values by weights; these shrink
-   where most rises. */
-#define SRU__SLACK 16.0f
-static void SRU__FN(attend)(float *s, size_t n, float *most, float *total, float *sums, size_t wide)
+/* n vectors of one query's scores become weights exp(score - most), hidden ones 0, which are added
+   to the sum. */
+SRU__INLINE sru__vec SRU__FN(weigh)(float *s, const int n, float most, sru__vec sum)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
+    sru__vec p[4];
+    int j;
+    SRU__EACH(j, n, 4) p[j] = sru__load(s + j * SRU__W) - most;
+    sru__exps(n, p, 1, 0);
+    SRU__EACH(j, n, 4) {
+        p[j] = sru__select(sru__load(s + j * SRU__W) <= hidden, sru__zero(), p[j]);
+        memcpy(s + j * SRU__W, &p[j], sizeof p[j]);
+        sum = sum + p[j];
+    }
+    return sum;
+}
+
+/* The first `keys` scores, whole panels of them, of each of n queries, SRU__KEYS apart, become
+   weights. most (n) is about the highest score so far: weights may well be above 1, if only they
+   stay finite. total (n,16) is the sum of the weights so far, in lanes, sums (n,wide) that of
+   values by weights; these shrink where most rises. */
+#define SRU__SLACK 16.0f
+SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, float *most,
+                                      float *total, float *sums, size_t wide)
+{
     for (; n; n--, s += SRU__KEYS, most++, total += SRU__PANEL, sums += wide) {
-        sru__vec best = hidden, sum = sru__load(total), p[4];
+        sru__vec best = sru__zero() + SRU__HIDDEN, sum = sru__load(total);
         float now = *most;
         size_t at;
-        int i, j;
-        for (i = 0; i < SRU__KEYS; i += SRU__W) best = sru__most(best, sru__load(s + i));
+        for (at = 0; at < keys; at += SRU__W) best = sru__most(best, sru__load(s + at));
         if (sru__any(best > sru__zero() + (now + SRU__SLACK))) {
             const float highest = sru__highest(best);
             const sru__vec by = sru__exp(sru__zero() + (now - highest));
@@ -6637,19 +6662,18 @@ static void SRU__FN(attend)(float *s, size_t n, float *most, float *total, float
             sum = sum * by;
             now = *most = highest;
         }
-        for (i = 0; i < SRU__KEYS; i += 4 * SRU__W) {
-            SRU__UNROLL
-            for (j = 0; j < 4; j++) p[j] = sru__load(s + i + j * SRU__W) - now;
-            sru__exps(4, p, 1, 0);
-            SRU__UNROLL
-            for (j = 0; j < 4; j++) {
-                p[j] = sru__select(sru__load(s + i + j * SRU__W) <= hidden, sru__zero(), p[j]);
-                memcpy(s + i + j * SRU__W, &p[j], sizeof p[j]);
-                sum = sum + p[j];
-            }
-        }
+        for (at = 0; at + 4 * SRU__W <= keys; at += 4 * SRU__W)
+            sum = SRU__FN(weigh)(s + at, 4, now, sum);
+        for (; at < keys; at += SRU__W) sum = SRU__FN(weigh)(s + at, 1, now, sum);
         memcpy(total, &sum, sizeof sum);
     }
+}
+
+static void SRU__FN(attend)(float *s, size_t n, size_t keys, float *most, float *total,
+                            float *sums, size_t wide)
+{
+    if (keys == SRU__KEYS) SRU__FN(attend_keys)(s, n, SRU__KEYS, most, total, sums, wide);
+    else SRU__FN(attend_keys)(s, n, keys, most, total, sums, wide);
 }
 
 /* One query's result a = sums/sum and o = alpha*a + q, where a and q may be NULL; the sum of its
