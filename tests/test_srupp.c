@@ -265,6 +265,40 @@ static void test_attention(void)
     checked = 1;
 }
 
+/* A step that sees no later ones gets the same bits however many there are, though the last block of
+   keys is then a short one. */
+static void test_attention_prefixes(void)
+{
+    enum { T = 140, B = 2, H = 2, P = 40 };
+    float *q = test_floats(T*B*P), *kv = test_floats(T*B*2*P), *o = test_floats(T*B*P);
+    float *whole = test_floats(T*B*P);
+    char error[SRU_ERROR_SIZE] = "";
+    sru_context c;
+    sru_attention s;
+    memset(&c, 0, sizeof c);
+    memset(&s, 0, sizeof s);
+    test_fill(q, T*B*P, 2);
+    test_fill(kv, T*B*2*P, 1);
+    c.threads = 1;
+    c.error = error;
+    s.B = B;
+    s.P = P;
+    s.H = H;
+    s.causal = 1;
+    s.q = q;
+    s.kv = kv;
+    s.T = T;
+    s.o = whole;
+    CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+    s.o = o;
+    for (s.T = 1; s.T < T; s.T++) {
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+        CHECK(!memcmp(o, whole, s.T*B*P*4), "the first %d of %d steps have other bits by "
+              "themselves", (int)s.T, T);
+    }
+    free(q); free(kv); free(o); free(whole);
+}
+
 /* ---- whole stacks ---------------------------------------------------------------------------- */
 
 typedef struct stack {
@@ -923,6 +957,7 @@ static void test_files(void)
 static void run_all(void)
 {
     test_attention();
+    test_attention_prefixes();
     test_stacks();
     test_streaming();
     test_ring_and_tape();
