@@ -265,8 +265,8 @@ static void test_attention(void)
     checked = 1;
 }
 
-/* A step that sees no later ones gets the same bits however many there are, though the last block of
-   keys is then a short one. */
+/* A step that sees no later ones gets the same bits however many there are, though the last block
+   of keys is then a short one. */
 static void test_attention_prefixes(void)
 {
     enum { T = 140, B = 2, H = 2, P = 40 };
