@@ -1608,14 +1608,14 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const sru__kernels *kern = sru__kern(c);
     const size_t full = (size_t)kern->rows;
     const int packs = sru__packs(&g, kern), plain = g.type == SRU_PLAIN;
-    const int singly = sru__singly(g.type, g.m, sru__ceil(g.n, SRU__PANEL));
+    const size_t panels = sru__ceil(g.n, SRU__PANEL);
+    const int singly = sru__singly(g.type, g.m, panels);
     const int unpacks = !singly && !plain && g.type != SRU_F32;
     const size_t most_k = singly ? g.k : sru__min(g.k, SRU__DEPTH);
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most_k, 128, 512);
     const int threads = sru__threads(c, (plain ? 1.0 : 2.0) * (double)sru__max(g.m, SRU__FEW)
                                         * (double)g.n * ((double)g.k + 8));
     const size_t team = (size_t)threads;
-    const size_t panels = sru__ceil(g.n, SRU__PANEL);
     const size_t line = singly ? panels / team : SRU__SMALL / sru__max(1, most_k) / 3 * 3;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
