@@ -507,6 +507,9 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=fast")
+#if __FLT_EVAL_METHOD__ > 0     /* x87: what is kept must have as many bits as what is stored */
+#pragma GCC optimize("float-store")
+#endif
 #endif
 
 #if defined(__GNUC__)
@@ -5819,6 +5822,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__store_part  SRU__FN(store_part)
 #define sru__to_bits     SRU__FN(to_bits)
 #define sru__from_bits   SRU__FN(from_bits)
+#define sru__from_ints   SRU__FN(from_ints)
 #define sru__select      SRU__FN(select)
 #define sru__abs         SRU__FN(abs)
 #define sru__fold        SRU__FN(fold)
@@ -5832,7 +5836,6 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__exp         SRU__FN(exp)
 #define sru__tanh        SRU__FN(tanh)
 #define sru__root        SRU__FN(root)
-#define sru__from_ints   SRU__FN(from_ints)
 
 #if SRU__W > 1
 typedef float    sru__vec  __attribute__((vector_size(4 * SRU__W)));
@@ -5840,6 +5843,7 @@ typedef int32_t  sru__mask __attribute__((vector_size(4 * SRU__W)));
 typedef uint32_t sru__bits __attribute__((vector_size(4 * SRU__W)));
 SRU__INLINE sru__bits sru__to_bits(sru__vec x) { return (sru__bits)x; }
 SRU__INLINE sru__vec sru__from_bits(sru__bits x) { return (sru__vec)x; }
+SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return __builtin_convertvector(x, sru__vec); }
 SRU__INLINE sru__vec sru__select(sru__mask m, sru__vec a, sru__vec b)
 {
     return (sru__vec)(((sru__mask)a & m) | ((sru__mask)b & ~m));
@@ -5850,6 +5854,7 @@ typedef int      sru__mask;
 typedef uint32_t sru__bits;
 SRU__INLINE sru__bits sru__to_bits(sru__vec x) { sru__bits b; memcpy(&b, &x, 4); return b; }
 SRU__INLINE sru__vec sru__from_bits(sru__bits b) { sru__vec x; memcpy(&x, &b, 4); return x; }
+SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
 SRU__INLINE sru__vec sru__select(sru__mask m, sru__vec a, sru__vec b) { return m ? a : b; }
 #endif
 
@@ -6001,7 +6006,11 @@ SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const flo
         /* sign*x = k ln 2 + r. Floats at 1.5*2^23 are 1 apart: adding it rounds to k, and 127 more
            leave in the low bits the exponent of 2^k */
         t[i] = x[i] * (sign * 1.44269504f) + 12583039.0f;
+#if SRU__W > 1
         k = t[i] - 12583039.0f;
+#else       /* x87 may know more of t than its 32 bits: only these are whole */
+        k = sru__from_ints((sru__mask)(sru__to_bits(t[i]) - 0x4b40007fu));
+#endif
         r[i] = x[i] * sign - k * 0.693359375f;
         r[i] = r[i] + k * 2.12194440e-4f;
         y[i] = sru__zero() + 1.3814468141e-3f;
@@ -6193,12 +6202,6 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
 }
 
 /* ---- packed in fewer bits -------------------------------------------------------------------- */
-
-#if SRU__W > 1
-SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return __builtin_convertvector(x, sru__vec); }
-#else
-SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return (sru__vec)x; }
-#endif
 
 /* Value r of each lane: of two in BF16, of four in Q8; behind its bits are those of values before,
    see sru__pack(). Those of Q8 come 2^24 times as large, in the upper byte of a whole number, and
@@ -7003,6 +7006,7 @@ static const sru_backend SRU__FN(backend) = {
 #undef sru__store_part
 #undef sru__to_bits
 #undef sru__from_bits
+#undef sru__from_ints
 #undef sru__select
 #undef sru__abs
 #undef sru__any
@@ -7016,7 +7020,6 @@ static const sru_backend SRU__FN(backend) = {
 #undef sru__exp
 #undef sru__tanh
 #undef sru__root
-#undef sru__from_ints
 #undef SRU__ISA
 #undef SRU__W
 #undef SRU__MIN

@@ -31,7 +31,7 @@ job()
     clang-sanitize) variant clang -std=c99 -O1 -g -fsanitize=address ;;
     scalar)         variant $CC  -std=c99 -O2 $(openmp $CC) $threads -DSRU_NO_SIMD ;;
     no-threads)     variant $CC  -std=c99 -O2 -Wno-unknown-pragmas ;;
-    m32)            variant $CC  -m32 -std=c99 -O2 $(openmp "$CC -m32") $threads ;;
+    m32)            variant $CC  -m32 -O2 $(openmp "$CC -m32") $threads ;;
     aarch64)        export SRU_ISA=neon     # the only kernels there that are not tested elsewhere
                     emulated qemu-aarch64 clang --target=aarch64-linux-gnu -static -fuse-ld=lld ;;
     wasm)           emulated 'node --no-warnings --single-threaded tests/wasi.mjs' clang \
