@@ -507,7 +507,7 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=fast")
-#if __FLT_EVAL_METHOD__ > 0     /* x87: what is kept must have as many bits as what is stored */
+#if __FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16   /* x87: what is kept, as if stored */
 #pragma GCC optimize("float-store")
 #endif
 #endif
