@@ -186,8 +186,9 @@ typedef struct sru_io {
                                        and not kept. The reference's c (L,B,N), or (2 L,B,D) with
                                        nn_rnn_compatible_return, has the same order within a
                                        sequence */
-    const uint8_t *mask_pad;        /* (T,B) 1: padding, state stays, h is 0, and nobody attends to
-                                       it. NULL: none */
+    const uint8_t *mask_pad;        /* (T,B) 1: padding, state stays, h is 0 (before a layer norm
+                                       that comes after), and nobody attends to it; x must be
+                                       finite there too. NULL: none */
 
     size_t         memory_length;   /* M.  From here on: SRU++ */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
@@ -229,8 +230,9 @@ typedef struct sru_sizes {
     size_t tape;        /* bytes */
 } sru_sizes;
 
-/* What calls with up to T steps of B sequences need, those of memory counted in T; weights need not
-   be there yet. */
+/* What calls with up to T steps of up to B sequences need, on as many threads, those of memory
+   counted in T; weights need not be there yet. With a window and yet memory or attn_mask, a network
+   may need more in inference: ctx->measure tells. */
 SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, size_t T, size_t B);
 
 /* Initial SRU_PLAIN weights, drawn as the reference draws them. */
@@ -295,7 +297,7 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
        h[t] = r[t]*mask_c*(g(c[t]) - s[t]) + s[t]          output
 
    Padding: c[t] = c[t-1], h[t] = 0. Bidirectional: columns N/2 ... N-1 go from T-1 down to 0.
-   Unidirectional without tape (u, c), h may be a or x. */
+   Unidirectional without tape (u, c), h may be x, and also a where A is N. */
 typedef struct sru_scan {
     size_t         T, B, N, A;              /* A: width of a, which is I, P or N */
     int            K;                       /* 3 or 4 */
@@ -556,6 +558,12 @@ static size_t sru__ceil(size_t a, size_t b) { return a / b + (a % b != 0); }
 /* Whether so many bytes are no more than a quarter of all that an address can tell apart. */
 static int sru__fits(float bytes) { return bytes < (float)(SIZE_MAX / 4); }
 
+/* Where part i of n things begins: n i/parts, which itself may not fit. */
+static size_t sru__part(size_t n, size_t i, size_t parts)
+{
+    return n / parts * i + n % parts * i / parts;
+}
+
 /* a b, or SIZE_MAX where that does not fit. */
 static size_t sru__times(size_t a, size_t b) { return b && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
 
@@ -813,8 +821,7 @@ typedef void (*sru__work)(void *job, size_t begin, size_t end, int thread);
 
 static void sru__piece(size_t n, size_t i, size_t count, sru__work work, void *job)
 {
-    const size_t begin = count / n * i + count % n * i / n;
-    const size_t end = count / n * (i + 1) + count % n * (i + 1) / n;
+    const size_t begin = sru__part(count, i, n), end = sru__part(count, i + 1, n);
     if (begin < end) work(job, begin, end, (int)i);
 }
 
@@ -1265,6 +1272,7 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
     const size_t panel = sru__packed_panel(type, k);
     sru__source from;
     if (sru__check_type(ctx, "pack", type)) return 0;
+    if (ctx && ctx->measure) packed = NULL;
     if (type == SRU_PLAIN) {
         if (packed) memcpy(packed, w, n * k * 4);
         return n * k * 4;
@@ -1477,7 +1485,7 @@ static int sru__packs(const sru__gemm *g, const sru__kernels *kern)
 static size_t sru__lot_start(const sru__gemm *g, size_t lot)
 {
     const size_t full = (size_t)g->kern->rows;
-    return sru__min(g->m, sru__ceil(g->m, full) * lot / g->lots * full);
+    return sru__min(g->m, sru__part(sru__ceil(g->m, full), lot, g->lots) * full);
 }
 
 /* Columns j0 ... j0+wide-1 of some rows of C, before their sums. Returns whether these are added to
@@ -1521,7 +1529,7 @@ static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *str
 /* The first column of a group of panels. All are as wide, to within a panel. */
 static size_t sru__group_start(const sru__gemm *g, size_t group)
 {
-    return sru__min(g->nc, sru__ceil(g->nc, SRU__PANEL) * group / g->groups * SRU__PANEL);
+    return sru__min(g->nc, sru__part(sru__ceil(g->nc, SRU__PANEL), group, g->groups) * SRU__PANEL);
 }
 
 /* Plain weights, in groups of panels; a few rows of all groups at a time, for these lie side by
@@ -1555,7 +1563,8 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         const size_t cut = task % g->cuts, group = task / g->cuts % g->groups;
         const size_t lot = task / g->cuts / g->groups, m0 = sru__lot_start(g, lot);
         const size_t m = sru__lot_start(g, lot + 1) - m0, strips = sru__ceil(m, full);
-        const size_t first = strips * cut / g->cuts, end = strips * (cut + 1) / g->cuts;
+        const size_t first = sru__part(strips, cut, g->cuts);
+        const size_t end = sru__part(strips, cut + 1, g->cuts);
         const size_t j0 = sru__group_start(g, group), wide = sru__group_start(g, group + 1) - j0;
         const size_t panels = sru__ceil(wide, SRU__PANEL);
         const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last of them */
@@ -1641,7 +1650,8 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
         if (g.bias) memcpy(g.c + i * g.ldc, g.bias, g.n * 4);
         else if (!g.add) memset(g.c + i * g.ldc, 0, g.n * 4);
 #ifdef SRU_USE_CBLAS
-    if (g.type == SRU_PLAIN && g.m && g.n && g.k) {
+    if (g.type == SRU_PLAIN && g.m && g.n && g.k
+        && sru__max(g.m, sru__max(g.n, g.k)) <= 0x7fffffff) {
         const int at = g.a_col != 1 || (size_t)g.a_row < g.k;   /* both are 1 where k is */
         const int bt = g.b_col != 1 || (size_t)g.b_row < g.n;
         const int add = sru__begin(&g, g.c, g.m, 0, g.n);
@@ -1808,11 +1818,10 @@ typedef struct sru__scan_run {
     int dirs;
     size_t D, blocks, block;        /* units and blocks of a direction, units of a block */
     size_t parts, part;             /* of the sequences; sequences of a part */
-    size_t room;                    /* rows of strips that a part's step takes; all of one part */
     size_t from, to, chunk;         /* steps that are done now, so many at a time */
     size_t ldc;
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
-    float *strips[2];               /* a's rows, packed in strips of the product, or NULL */
+    float *copy;                    /* the chunk's rows of a, which h overwrites; or NULL */
     float *u, *scratch;             /* of each thread: u of a block, panels of 16 units */
     size_t u_size, scratch_size;
     float *state;                   /* (B,N) c between chunks */
@@ -1910,33 +1919,13 @@ static size_t sru__chunk(const sru__scan_run *r, int dir, size_t t, size_t *firs
     return T;
 }
 
-/* Rows that the strips of T steps take: those of all sequences lie end to end, those of a part from
-   one step's to the next's. */
-static size_t sru__strip_rows(const sru__scan_run *r, size_t T)
-{
-    return (r->parts == 1 ? 1 : T * r->parts) * r->room;
-}
-
-static void sru__scan_strips(void *job, size_t begin, size_t end, int thread)
+/* In place h would overwrite rows of a that other tasks need. */
+static void sru__scan_copy(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
-    const size_t full = (size_t)r->kern->rows, A = r->s.A, B = r->s.B, strips = r->room / full;
-    int dir;
+    const size_t A = r->s.A;
     (void)thread;
-    for (dir = 0; dir < r->dirs; dir++) {
-        size_t first, i;
-        const size_t rows = sru__chunk(r, dir, r->from, &first) * B;
-        const float *a = r->s.a + first * B * A;
-        for (i = begin; i < end; i++) {
-            const size_t run = i / strips, at = i % strips * full, b0 = run % r->parts * r->part;
-            const size_t n = r->parts == 1 ? rows : sru__min(r->part, B - b0);
-            if (at >= n) continue;
-            sru__interleave(r->strips[dir] + (run * r->room + at) * A,
-                            (size_t)sru__strip_width(full, n - at),
-                            a + (run / r->parts * B + b0 + at) * A, sru__min(full, n - at), A, 1,
-                            A);
-        }
-    }
+    memcpy(r->copy + begin * A, r->s.a + (r->from * r->s.B + begin) * A, (end - begin) * A * 4);
 }
 
 /* u of a task for T steps from those that a and u point to; rows of u are ldu floats apart, planes
@@ -1950,11 +1939,8 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const size_t gap = r->parts == 1 ? 0 : s->B - run, end = r->parts == 1 ? run : T * s->B;
     const size_t full = (size_t)r->kern->rows, A = s->A, K = (size_t)s->K;
     const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
-    const int strips = r->strips[p->dir] != NULL;
     const size_t all_strips = sru__ceil(run, full) * (r->parts == 1 ? 1 : T);
-    const size_t a_gap = strips && gap ? r->parts * r->room - run : gap;
-    const int singly = sru__singly(s->type, end, K * wide / SRU__PANEL) && !gap
-                       && (end == 1 || !strips);
+    const int singly = sru__singly(s->type, end, K * wide / SRU__PANEL) && !gap;
     /* of a single row all panels are one line, if whole planes lie end to end, since it takes many
        sums side by side to keep the processor busy; else those of the K planes go together */
     const int line = singly && !s->u && u_plane == wide;
@@ -1968,7 +1954,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const float *packed[SRU__LINE], *b[SRU__LINE];
     uintptr_t next[SRU__LINE], ahead[SRU__LINE];
     size_t j, i, k, p0, kc, left, strip, count;
-    a += (strips ? p->b0 / r->part * r->room : p->b0) * A;
+    a += p->b0 * A;
     u += p->b0 * ldu;
     for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
         const size_t units = sru__min(SRU__PANEL, all - j);
@@ -2000,9 +1986,8 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
             const float *rows_at = a;
             for (i = strip = 0, left = run; i < end; strip++) {
                 const int width = sru__strip_width(full, left);
-                const size_t row = strips ? 1 : A, col = strips ? (size_t)width : 1;
                 const size_t m = sru__min(full, left);
-                const float *strip_at = rows_at + p0 * col;
+                const float *strip_at = rows_at + p0;
                 /* where blocks of units are shared out, the rows that come next were written by
                    other threads: fetched once, 64 units on two threads take 0.95 of the time */
                 size_t quarters = 0;
@@ -2014,12 +1999,12 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                     for (k = 1; k < count; k++) ahead[k] = 0;
                     quarters = 1;
                 }
-                r->kern->product(kc, strip_at, row, col, width, b, (int)count, u + i * ldu + j,
+                r->kern->product(kc, strip_at, A, 1, width, b, (int)count, u + i * ldu + j,
                                  ldu, plane, p0 > 0, (int)m, nr, ahead, quarters);
                 rows_at += m * A;
                 i += m;
                 left -= m;
-                if (!left) rows_at += a_gap * A, i += gap, left = run;
+                if (!left) rows_at += gap * A, i += gap, left = run;
             }
             if (!A) break;
         }
@@ -2049,11 +2034,9 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
         ldu = K * (s->u ? N : r->block);
         u_plane = s->u ? N : r->block;
         SRU_ASSERT(p.n <= r->block && (s->u || r->u));
-        if (!T) continue;
         if (s->w)
-            sru__scan_product(r, &p, T,
-                              r->strips[p.dir] ? r->strips[p.dir] : s->a + t0 * B * s->A, u, ldu,
-                              u_plane, r->scratch + (size_t)thread * r->scratch_size);
+            sru__scan_product(r, &p, T, r->copy ? r->copy : s->a + t0 * B * s->A, u, ldu, u_plane,
+                              r->scratch + (size_t)thread * r->scratch_size);
         sru__scan_begin(&k, r, &p, T);
         k.distant = s->w || s->c;
         k.u_n = s->u ? p.n : r->block;
@@ -2088,7 +2071,7 @@ static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const
     if (s->bidirectional && s->N % 2)
         return SRU__FAIL(c, SRU_EINVAL, "%s: N is %u, but bidirectional wants it even", name, s->N);
     if (s->N > SIZE_MAX / 64 || s->A > SIZE_MAX / 64
-        || !sru__fits(4.0f * (float)s->T * (float)s->B * (float)most)
+        || !sru__fits(4.0f * (float)(s->T + 1) * (float)s->B * (float)most)
         || !sru__fits(4.0f * (float)s->K * (float)s->N * (float)s->A))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, N %u, A %u are too large", name, s->T,
                          s->B, s->N, s->A);
@@ -2114,18 +2097,30 @@ static size_t sru__rows(const sru_context *c, sru_type type)
     return c->op->rows * (type == SRU_PLAIN ? 4 : 1);
 }
 
+/* Steps of B sequences that are so many rows. Memory is measured for a step more, if they are not
+   exactly so many: then it does for fewer sequences too. */
+static size_t sru__steps(const sru_context *c, size_t T, size_t B, size_t rows)
+{
+    const size_t most = c->measure ? sru__ceil(rows, sru__max(1, B)) : rows / sru__max(1, B);
+    return sru__min(T, sru__max(1, most));
+}
+
 static sru_status sru__scan_forward_run(sru_context *c, const void *args)
 {
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most, most_rows;
+    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most;
     sru_status status;
-    int threads, dir, in_place, packs;
+    int threads, in_place;
     sru__clear(&r, sizeof r);
     r.s = *(const sru_scan *)args;
     status = sru__scan_check(c, s, "scan_forward");
     if (status) return status;
+    in_place = s->T && s->B && s->w && s->a && s->a == s->h;
+    if (in_place && (s->bidirectional || s->A != s->N))
+        return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h may be a in one direction only, and where "
+                         "A %u is N %u", s->A, s->N);
     if (s->T && s->B && s->N && !s->h)
         return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h must not be NULL");
     if (r.s.scale_x == 0) r.s.scale_x = 1;
@@ -2148,14 +2143,10 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (s->w && chunk > 1) {            /* of a single step there is no need to divide */
         rows = sru__rows(c, s->type);
         if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
-        chunk = sru__min(chunk, sru__max(1, rows / sru__max(1, s->B)));
+        chunk = sru__steps(c, chunk, s->B, rows);
     }
     rows = chunk * s->B;
     sru__scan_divide(&r, s->T * s->B == 1 ? step : most, s->w != NULL, (size_t)threads);
-    r.room = sru__ceil(r.parts == 1 ? rows : r.part, full) * full;
-    /* whether h overwrites rows of a that others than its task need */
-    in_place = rows && s->w && s->a && s->a == s->h;
-    packs = in_place && (size_t)r.dirs * r.blocks > 1;
     r.state = s->cT;
     r.state_ld = r.ldc;
     if (!r.state) {
@@ -2180,24 +2171,17 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         status = sru__run(c, sru__gemm_run, &g);
         if (status) return status;
         r.s.w = NULL;
-        packs = 0;
+        in_place = 0;
         chunk = s->T;
     }
 #endif
     if (s->w) {
         r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
-        /* whatever the division: memory for many steps does for fewer, on fewer threads */
-        most_rows = chunk * (s->B + sru__min((size_t)threads, s->B / 2) * sru__max(2, full)) + full;
-        for (dir = 0; dir < r.dirs && in_place && (threads > 1 || packs); dir++) {
-            float *strips = sru__take_floats(c, most_rows * s->A);
-            if (!strips) return sru__no_memory(c);
-            if (packs) r.strips[dir] = strips;
-        }
-        SRU_ASSERT(!packs || sru__strip_rows(&r, chunk) <= most_rows);
+        r.copy = in_place ? sru__take_floats(c, rows * s->A) : NULL;
         r.u = sru__take_floats(c, (size_t)threads * r.u_size);
         r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
-        if (!r.u || !r.scratch) return sru__no_memory(c);
+        if ((in_place && !r.copy) || !r.u || !r.scratch) return sru__no_memory(c);
     }
     if (c->measure) return SRU_OK;
     if (!s->T && s->cT)
@@ -2208,10 +2192,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (!s->B || !s->N) return SRU_OK;
     r.chunk = chunk;
     for (; r.from < s->T; r.from = r.to) {
-        r.to = packs ? sru__min(r.from + chunk, s->T) : s->T;
-        sru__parallel_then(threads, packs ? sru__strip_rows(&r, r.to - r.from) / full : 0,
-                           sru__scan_strips, (size_t)r.dirs * r.blocks * r.parts, sru__scan_tasks,
-                           &r);
+        r.to = in_place ? sru__min(r.from + chunk, s->T) : s->T;
+        sru__parallel_then(threads, in_place ? (r.to - r.from) * s->B : 0, sru__scan_copy,
+                           (size_t)r.dirs * r.blocks * r.parts, sru__scan_tasks, &r);
     }
     return SRU_OK;
 }
@@ -2347,6 +2330,7 @@ static size_t sru__block_floats(size_t hd)
 }
 
 /* Blocks in a ring: the window but for the query itself, and the block being filled. */
+#define SRU__FARTHEST (1 << 23)     /* window: places in a ring are kept as floats */
 static size_t sru__ring_blocks(size_t window) { return sru__ceil(window - 1, SRU__KEYS) + 1; }
 
 static size_t sru__ring_floats(size_t window, size_t P, size_t H)
@@ -2773,9 +2757,11 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
 {
     const size_t H = s->H > 0 ? (size_t)s->H : 1;
     if (s->H < 1 || s->P % H || !s->P)
-        return SRU__FAIL(c, SRU_EINVAL, "%s: P %u must be a multiple of H %u", name, s->P, H);
+        return SRU__FAIL(c, SRU_EINVAL, "%s: H must be at least 1, and P %u a multiple of it", name,
+                         s->P);
     if (s->M > SIZE_MAX / 2 || s->T > SIZE_MAX / 4 || s->P > SIZE_MAX / 64
-        || s->window > ((size_t)1 << 24) - 128
+        || s->window > SRU__FARTHEST
+        || !sru__fits(8.0f * (float)(s->window + 192) * (float)(s->P + 8 * H))
         || !sru__fits(32.0f * (float)(s->M + s->T + 128) * (float)s->B * (float)(s->P + 16 * H))
         || !sru__fits((float)(s->M + s->T) * (float)s->T))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, M %u, P %u, window %u are too large", name,
@@ -3128,11 +3114,11 @@ static void sru__layernorm_parts(void *job, size_t begin, size_t end, int thread
     size_t part;
     (void)thread;
     for (part = begin; part < end; part++) {
-        const size_t row = s->rows * part / s->parts, at = row * s->n;
+        const size_t row = sru__part(s->rows, part, s->parts), at = row * s->n;
         s->kern->layernorm_backward(s->y ? s->y + at : NULL, s->stats + part * s->n,
                                     s->stats + (s->parts + part) * s->n, s->dy + at, s->x + at,
                                     s->gain, s->cstats + 2 * row, s->beta,
-                                    s->rows * (part + 1) / s->parts - row, s->n);
+                                    sru__part(s->rows, part + 1, s->parts) - row, s->n);
     }
 }
 
@@ -3338,8 +3324,9 @@ static void sru__loss_parts(void *job, size_t begin, size_t end, int thread)
     size_t part, i;
     (void)thread;
     for (part = begin; part < end; part++) {
+        const size_t to = sru__part(s->rows, part + 1, s->parts);
         double sum = 0;
-        for (i = s->rows * part / s->parts; i < s->rows * (part + 1) / s->parts; i++)
+        for (i = sru__part(s->rows, part, s->parts); i < to; i++)
             if (s->tokens[i] >= 0)
                 sum += s->kern->softmax_loss(s->y ? s->y + i * s->n : NULL, s->x + i * s->n,
                                              (size_t)s->tokens[i], s->scale, s->n);
@@ -3703,10 +3690,10 @@ static sru_status sru__check_config(const sru_config *f, char *error)
         wrong = "num_layers must be from 1 to SRU_MAX_LAYERS";
     else if (f->projection_size < 0) wrong = "projection_size must not be negative";
     else if ((unsigned)f->arch > SRU_ARCH_SRUPP) wrong = "arch is unknown";
-    else if (f->attention_every_n_layers < 0 || f->attention_last_n_layers < -1 || f->num_heads < 0
-             || f->window < 0 || f->window > 1 << 23)
-        wrong = "num_heads, window, attention_every_n_layers or attention_last_n_layers is out of "
-                "range";
+    else if (f->attention_every_n_layers < 0 || f->attention_last_n_layers < -1 || f->num_heads < 0)
+        wrong = "num_heads, attention_every_n_layers or attention_last_n_layers is out of range";
+    else if (f->window < 0 || f->window > SRU__FARTHEST)
+        wrong = "window must be from 0 to 8388608";
     else if (!sru__within((double)f->attn_dropout, 0, 1))
         wrong = "attn_dropout must be from 0 to below 1";
     else if (!sru__within((double)f->dropout, 0, 1)) wrong = "dropout must be from 0 to below 1";
@@ -3727,7 +3714,9 @@ static sru_status sru__check_config(const sru_config *f, char *error)
     }
     if (!wrong) {
         most = (float)sru__widest(f) + 64;
-        if (!sru__fits(64.0f * most * most * (float)(sru__layers(f) + 1)))
+        if (!sru__fits(64.0f * most * most * (float)(sru__layers(f) + 1))
+            || (f->window && !sru__fits(8.0f * ((float)f->window + 192) * (float)sru__layers(f)
+                                        * (most + 8 * (float)sru__heads(f)))))
             wrong = "the sizes are too large for this machine's memory";
     }
     if (!wrong) return SRU_OK;
@@ -4046,8 +4035,9 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
         return SRU__FAIL(c, SRU_EINVAL, "%s: there is no type %u", name, (size_t)m->type);
     most = sru__widest(f);
     if (io->T > SIZE_MAX / 4 || io->memory_length > SIZE_MAX / 4
-        || !sru__fits(64.0f * (float)(io->T + io->memory_length) * (float)io->B
-                      * (float)(most + 16) * (float)(sru__layers(f) + 1)))
+        || !sru__fits(64.0f * (float)(io->T + io->memory_length + 1) * (float)io->B
+                      * (float)(most + 16) * (float)(sru__layers(f) + 1))
+        || !sru__fits(8.0f * (float)io->B * (float)sru__state_floats(f)))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, memory_length %u are too large", name,
                          io->T, io->B, io->memory_length);
     if (!m->weights) return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no weights", name);
@@ -4073,21 +4063,21 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     const size_t N = sru__width(f), B = io->B, wide = (size_t)f->input_size;
     const size_t S = sru__state_floats(f);
     const sru__slot first = sru__first_slot(f);
-    /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
-       however long the sequence is, scratch memory is small. A backward direction needs the whole,
-       and so does attention without a window. */
-    const int whole = io->tape || f->bidirectional
-                   || (f->arch == SRU_ARCH_SRUPP && !sru__through_rings(f, io));
     sru__kept kept[SRU_MAX_LAYERS];
     sru__layer y;
     float *state = io->state, *tape_state = NULL, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
     size_t steps = io->T, t0, ignored = 0;
-    int l;
+    int l, attends = 0, whole;
     sru__clear(&y, sizeof y);
+    for (l = 0; l < L; l++) attends |= sru__attends(f, l);
+    /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
+       however long the sequence is, scratch memory is small. A backward direction needs the whole,
+       and so does attention without a window. */
+    whole = io->tape || f->bidirectional || (attends && !sru__through_rings(f, io));
     if (!whole && steps > 1) {
-        const size_t least = sru__rows(c, m->type), rows = sru__lot(N, least, 4 * least);
-        steps = sru__min(steps, sru__max(1, rows / sru__max(1, B)));
+        const size_t least = sru__rows(c, m->type);
+        steps = sru__steps(c, steps, B, sru__lot(N, least, 4 * least));
     }
     if (io->tape) {
         sru_context tape = sru__tape_memory(c, io);
@@ -4196,6 +4186,8 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
                                          y->P, y->in);
         dp = dz + memory * y->P;
     }
+    if (!status && !memory && io->dmemory && io->dmemory[l])    /* nobody attends to it */
+        status = op->copy(&c, io->dmemory[l], NULL, io->memory_length * io->B * y->in * 4);
     if (!status)                        /* forward: z = W0 a */
         status = op->linear_backward(&c, da, dw[SRU__PROJECTION], NULL, dp, a, w, beta, rows, y->P,
                                      y->in);
@@ -4388,7 +4380,8 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
         status = sru_forward(&c, &m, &io);
         if (!status) status = sru_backward(&c, &m, &io);
         if (!status && m.vocab_size && m.vocab_size < T * B) {   /* fewer steps, not by table */
-            io.T = m.vocab_size / B;
+            io.T = sru__ceil(m.vocab_size, B);
+            m.vocab_size = io.T * B;
             status = sru_forward(&c, &m, &io);
             if (!status) status = sru_backward(&c, &m, &io);
             io.T = T;
@@ -6039,10 +6032,14 @@ SRU__INLINE sru__vec sru__tanh(sru__vec x)
     return sru__select(a < sru__zero() + 0.625f, little, big);
 }
 
-/* sqrt(x) for x >= 0, or 1/sqrt(x): guessed from the bits, then three of Newton's steps. */
+/* sqrt(x) for x >= 0, or 1/sqrt(x): guessed from the bits, then three of Newton's steps, which
+   would make NaN of infinity. */
 SRU__INLINE sru__vec sru__root(sru__vec x, const int power)
 {
-    sru__vec half = x * 0.5f, y = sru__from_bits(0x5f375a86u - (sru__to_bits(x) >> 1));
+    sru__vec half, y;
+    x = sru__least(sru__zero() + 3.4e38f, x);
+    half = x * 0.5f;
+    y = sru__from_bits(0x5f375a86u - (sru__to_bits(x) >> 1));
     y = y * (1.5f - half * y * y);
     y = y * (1.5f - half * y * y);
     y = y + y * (0.5f - half * y * y);

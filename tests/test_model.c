@@ -1339,6 +1339,62 @@ static void test_fewer_steps(void)
           accepted, i);
 }
 
+/* And for fewer sequences, whose steps are not divided as those of more. */
+static void test_fewer_sequences(void)
+{
+    int i, j;
+    for (i = 0; i < 60; i++) {
+        const sru_type type = i%2 ? SRU_PLAIN : SRU_F32;
+        const size_t B = drawn(1, 160), T = drawn(1, 30000/B), V = i%4 == 1 ? drawn(1, 300) : 0;
+        sru_context c = context((int)drawn(1, 4));
+        sru_sizes size;
+        sru_config config;
+        net n, plain;
+        float *table;
+        memset(&config, 0, sizeof config);
+        config.input_size = config.hidden_size = (int)drawn(1, 12);
+        config.num_layers = (int)drawn(1, 2);
+        config.projection_size = i%3 ? 0 : (int)drawn(1, 5);
+        plain = new_net(&config, 1);
+        table = test_floats(300*plain.I);
+        if (!in_form(&n, &plain, type)) memset(&n, 0, sizeof n);
+        n.m.vocab_size = V;
+        n.m.embedding = table;
+        CHECK(sru_size(&size, &c, &n.m, T, B) == SRU_OK, "%s", message);
+        for (j = 0; j < 6 && n.weights; j++) {
+            const size_t fewer = j ? drawn(1, B) : 1, rows = !j && V && V < T ? V : T;
+            const size_t t = drawn(0, 3) ? rows : drawn(1, T);
+            call k = new_call(&plain, t, fewer);
+            int32_t *tokens = (int32_t *)test_alloc(k.rows*4);
+            memset(tokens, 0, k.rows*4);
+            k.io.tokens = tokens;
+            free(k.io.state);
+            k.io.state = NULL;
+            c.work = test_alloc(size.work);
+            c.work_size = size.work;
+            CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK, "network %d, %lu of %lu steps of %lu of "
+                  "%lu sequences: %s", i, (unsigned long)t, (unsigned long)T, (unsigned long)fewer,
+                  (unsigned long)B, message);
+            free(c.work);
+            if (type == SRU_PLAIN) {
+                c.work = test_alloc(size.train_work);
+                c.work_size = size.train_work;
+                k.io.tape = test_alloc(size.tape);
+                CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK
+                      && sru_backward(&c, &n.m, &k.io) == SRU_OK, "network %d, training %lu of %lu "
+                      "steps of %lu of %lu sequences: %s", i, (unsigned long)t, (unsigned long)T,
+                      (unsigned long)fewer, (unsigned long)B, message);
+                free(c.work);
+            }
+            free(tokens);
+            end_call(&k, 1);
+        }
+        free(n.weights);
+        free(plain.weights);
+        free(table);
+    }
+}
+
 /* The tensors of a network lie end to end and fill its weights. */
 static void test_tensors(void)
 {
@@ -1826,6 +1882,7 @@ static void test_kernels(void)
     test_dropout();
     test_sizes();
     test_fewer_steps();
+    test_fewer_sequences();
     test_edges();
     test_padding();
     test_shared();

@@ -984,7 +984,7 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
 }
 
 /* Scratch memory of a scan in place for T steps. */
-static size_t scan_memory(size_t T, size_t B, size_t N, int threads, int bidirectional)
+static size_t scan_memory(size_t T, size_t B, size_t N, int threads)
 {
     sru_context c = context(threads);
     static float at[1];                 /* not touched: a call that measures computes nothing */
@@ -997,7 +997,6 @@ static size_t scan_memory(size_t T, size_t B, size_t N, int threads, int bidirec
     s.N = s.A = N;
     s.K = 3;
     s.type = SRU_F32;
-    s.bidirectional = bidirectional;
     s.w = s.a = s.x = s.h = s.cT = at;
     CHECK(op->scan_forward(&c, &s) == SRU_OK, "scan: %s", message);
     return bytes;
@@ -1010,9 +1009,9 @@ static void test_scan_memory(void)
     for (i = 0; i < 100000; i++) {
         size_t T = (size_t)(1 + test_bits()%200), fewer = (size_t)(1 + test_bits()%T);
         size_t B = (size_t)(1 + test_bits()%40), N = (size_t)(2 + test_bits()%100*2), many, few;
-        int threads = (int)(1 + test_bits()%32), both = (int)(test_bits()%2);
-        many = scan_memory(T, B, N, threads, both);
-        few = scan_memory(fewer, B, N, threads, both);
+        int threads = (int)(1 + test_bits()%32);
+        many = scan_memory(T, B, N, threads);
+        few = scan_memory(fewer, B, N, threads);
         CHECK(many >= few, "scan T %lu B %lu N %lu, %d threads: %lu bytes, but %lu for T %lu",
               (unsigned long)T, (unsigned long)B, (unsigned long)N, threads, (unsigned long)many,
               (unsigned long)few, (unsigned long)fewer);
@@ -1802,6 +1801,12 @@ static void test_errors(void)
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: N");
     q = s, q.w = f, q.a = f, q.A = (size_t)-1/4;
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: I");
+    q = s, q.T = 0, q.B = (size_t)-1/8;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: B of no steps");
+    q = s, q.w = f, q.a = q.h, q.bidirectional = 1;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: in place in two directions");
+    q = s, q.w = f, q.a = q.h, q.A = 1;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: in place where A is not N");
     expect(op->scan_backward(&c, NULL), SRU_EINVAL, "scan backward NULL");
     q = s, q.u = NULL;
     expect(op->scan_backward(&c, &q), SRU_EINVAL, "scan backward: u NULL");
