@@ -519,6 +519,22 @@ static void test_linear_shape(size_t rows, size_t n, size_t k)
     release();
 }
 
+/* So many rows that rows times strips do not fit 32 bits. */
+static void test_linear_rows(void)
+{
+    const size_t rows = 2500000, k = 4;
+    sru_context c = context(1);
+    float *x = (float *)test_alloc(rows*k*4), *y = (float *)test_alloc(rows*k*4), w[16] = {0};
+    size_t i, wrong = 0;
+    for (i = 0; i < k; i++) w[i*k + (i + 1)%k] = 1;
+    for (i = 0; i < rows*k; i++) x[i] = (float)(i%1000);
+    CHECK(op->linear_forward(&c, y, x, w, SRU_PLAIN, NULL, rows, k, k) == SRU_OK, "%s", message);
+    for (i = 0; i < rows*k; i++) wrong += !same(&y[i], &x[i/k*k + (i + 1)%k], 4);
+    CHECK(!wrong, "linear: %lu of %lu rows are wrong", (unsigned long)wrong, (unsigned long)rows);
+    free(x);
+    free(y);
+}
+
 static void test_linear(void)
 {
     size_t i;
@@ -529,6 +545,7 @@ static void test_linear(void)
         }
     }
     misaligned = 0;
+    test_linear_rows();
 }
 
 /* ---- scan ----------------------------------------------------------------------------------- */
@@ -1626,6 +1643,13 @@ static void test_adamw(void)
                     0, t, 1);
         CHECK(fabs((double)p - P) < 1e-6, "AdamW at step 5e9: p is %.9g, not %.9g", (double)p, P);
     }
+    /* a gradient whose square is infinite */
+    {
+        float p = 1, m = 0, v = 0, g = 1e20f;
+        sru_context c = context(1);
+        op->adamw(&c, &p, &m, &v, &g, 1, 0.01f, 0.9f, 0.999f, 1e-8f, 0, 1, 1);
+        CHECK(p < 1 && p > 0.98f, "AdamW: a gradient of 1e20 makes %g of 1", (double)p);
+    }
 }
 
 /* ---- dropout -------------------------------------------------------------------------------- */
@@ -1969,6 +1993,11 @@ static sru_status call_dropout(const sru_context *c)
     return op->dropout(c, job.out, NULL, NULL, 0.5f, 1, 0, 3, 1000);
 }
 
+static sru_status call_pack(const sru_context *c)
+{
+    return op->pack(c, job.out, SRU_F32, job.s.a, 32, 40) ? SRU_OK : SRU_EINVAL;
+}
+
 static void check_work(const char *name, sru_status (*call)(const sru_context *))
 {
     size_t need, bytes = job.count*sizeof(float);
@@ -2035,6 +2064,7 @@ static void test_work(void)
     job.w[SRU_PLAIN] = w;
     job.w[SRU_F32] = packed_layer(SRU_F32, w, R, &job.s);
     job.w[SRU_Q8] = packed_layer(SRU_Q8, w, R, &job.s);
+    check_work("pack", call_pack);
     check_work("linear", call_linear);
     if (job.w[SRU_Q8]) check_work("linear on Q8", call_linear_q8);
     check_work("linear backward", call_linear_backward);

@@ -545,6 +545,7 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
         memory[l] = test_floats(m);
         dmemory[l] = test_floats(m);
         test_fill(memory[l], m, 2);
+        test_fill(dmemory[l], m, 2);
         p.memory[l] = widen(memory[l], m);
     }
 
@@ -890,6 +891,21 @@ static void test_errors(void)
     CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_EINVAL && strstr(error, "attn_dropout"), "%s", error);
     m.config.attn_dropout = 0;
     CHECK(sru_size(&n, &c, &m, 0, 0) == SRU_OK, "%s", error);
+    CHECK(sru_size(&n, &c, &m, 0, (size_t)-1/2) == SRU_EINVAL && strstr(error, "too large"), "%s",
+          error);
+    m.config.window = (1 << 23) + 1;
+    CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_EINVAL && strstr(error, "window"), "%s", error);
+    m.config.window--;
+    m.config.projection_size = 512;     /* a ring of 32 GB */
+    CHECK(sru_size(&n, &c, &m, 1, 1) == (sizeof(size_t) > 4 ? SRU_OK : SRU_EINVAL), "%s", error);
+    m.config.window = 0;
+    m.config.attention_last_n_layers = -1;      /* nobody attends */
+    CHECK(sru_size(&n, &c, &m, 2000, 1) == SRU_OK, "%s", error);
+    {
+        const size_t work = n.work;
+        CHECK(sru_size(&n, &c, &m, 9000, 1) == SRU_OK && n.work == work, "%lu bytes, %lu for "
+              "longer", (unsigned long)work, (unsigned long)n.work);
+    }
     {
         sru_attention s;
         float q[8] = {0}, kv[16] = {0}, o[8], ring[16] = {0};
