@@ -899,6 +899,7 @@ static void test_errors(void)
     m.config.projection_size = 512;     /* a ring of 32 GB */
     CHECK(sru_size(&n, &c, &m, 1, 1) == (sizeof(size_t) > 4 ? SRU_OK : SRU_EINVAL), "%s", error);
     m.config.window = 0;
+    m.config.projection_size = 6;
     m.config.attention_last_n_layers = -1;      /* nobody attends */
     CHECK(sru_size(&n, &c, &m, 2000, 1) == SRU_OK, "%s", error);
     {
