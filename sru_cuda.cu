@@ -1393,8 +1393,9 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
 {
     const size_t S = s->M + s->T;
     if (s->H < 1 || !s->P || s->P%(size_t)s->H)
-        return fail(c, SRU_EINVAL, "%s: P %zu must be a multiple of H %d", name, s->P, s->H);
-    if (s->M > SIZE_MAX/4 || s->T > SIZE_MAX/4 || s->window > ((size_t)1 << 24) - 128
+        return fail(c, SRU_EINVAL, "%s: H must be at least 1, and P %zu a multiple of it", name,
+                    s->P);
+    if (s->M > SIZE_MAX/4 || s->T > SIZE_MAX/4 || s->window > (size_t)1 << 23
         || product({S + 128, s->B, s->P, 8, 4}) == SIZE_MAX || product({S, s->T}) == SIZE_MAX)
         return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, M %zu, P %zu, window %zu are too large", name,
                     s->T, s->B, s->M, s->P, s->window);
