@@ -558,10 +558,10 @@ static size_t sru__ceil(size_t a, size_t b) { return a / b + (a % b != 0); }
 /* Whether so many bytes are no more than a quarter of all that an address can tell apart. */
 static int sru__fits(float bytes) { return bytes < (float)(SIZE_MAX / 4); }
 
-/* Where part i of n things begins: n i/parts, which itself may not fit. */
+/* Where part i of n things begins: n i/parts, which itself may not fit. Divisions are slow. */
 static size_t sru__part(size_t n, size_t i, size_t parts)
 {
-    return n / parts * i + n % parts * i / parts;
+    return parts == 1 ? n * i : n / parts * i + n % parts * i / parts;
 }
 
 /* a b, or SIZE_MAX where that does not fit. */
@@ -4037,7 +4037,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     if (io->T > SIZE_MAX / 4 || io->memory_length > SIZE_MAX / 4
         || !sru__fits(64.0f * (float)(io->T + io->memory_length + 1) * (float)io->B
                       * (float)(most + 16) * (float)(sru__layers(f) + 1))
-        || !sru__fits(8.0f * (float)io->B * (float)sru__state_floats(f)))
+        || (f->window && !sru__fits(8.0f * (float)io->B * (float)sru__state_floats(f))))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, memory_length %u are too large", name,
                          io->T, io->B, io->memory_length);
     if (!m->weights) return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no weights", name);
@@ -4070,7 +4070,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     size_t steps = io->T, t0, ignored = 0;
     int l, attends = 0, whole;
     sru__clear(&y, sizeof y);
-    for (l = 0; l < L; l++) attends |= sru__attends(f, l);
+    for (l = 0; l < L && f->arch == SRU_ARCH_SRUPP; l++) attends |= sru__attends(f, l);
     /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
        however long the sequence is, scratch memory is small. A backward direction needs the whole,
        and so does attention without a window. */
