@@ -32,7 +32,7 @@
                M steps of memory, S floats of state of a sequence, V rows of an embedding.
    Arrays      are float32, row-major, last index fastest: x (T,B,I) is x[(t*B + b)*I + i].
    Gradients   dy has the shape of y. Those of parameters are added to what is there, until adamw
-               uses and clears them; those of activations overwrite, or add where beta is 1.
+               uses and clears them; those of activations overwrite, or add where beta is 1, not 0.
    Memory      is the caller's; sru_size() says how much. A call without scratch memory allocates
                and frees its own.
    Threads     may share a model, for it is const; not a state or scratch memory. Nothing is global.
@@ -45,7 +45,7 @@
    OPTIONS, defined before sru.h is included (all files alike)
    SRU_IMPLEMENTATION   the code too, in one file
    SRU_STATIC           all of it static; or SRUDEF, what precedes each public function
-   SRU_MALLOC, SRU_FREE instead of malloc and free;  #define SRU_MALLOC(n) NULL  for none
+   SRU_MALLOC, SRU_FREE instead of malloc and free; for none, NULL and ((void)(p)) of (n) and (p)
    SRU_ASSERT           instead of assert, which guards what the library itself relies on
    SRU_NO_STDIO         no files and no environment, only memory
    SRU_NO_BACKWARD      inference only
@@ -157,7 +157,7 @@ typedef struct sru_model {
 typedef struct sru_backend sru_backend;
 
 typedef struct sru_context {    /* NULL for a context is one of all zeros */
-    const sru_backend *op;      /* the operators; NULL means sru_cpu() */
+    const sru_backend *op;      /* the operators; NULL means sru_cpu(), asked for in each call */
     int       threads;          /* 0 means as many as OpenMP offers */
     uint64_t  seed, step;       /* key of dropout: count step up after each backward */
     void     *work;             /* scratch memory; NULL: each call allocates and frees its own */
@@ -1513,16 +1513,15 @@ static void sru__finish(const sru__gemm *g, float *c, size_t rows, size_t j0, si
 /* Rows m0 ... m0+m-1 as strips. */
 static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *strips)
 {
-    const size_t full = (size_t)g->kern->rows, nearby = sru__min(SRU__NEAR, g->kc);
-    const size_t step = g->a_row == 1 ? nearby : g->kc;     /* columns lie side by side, or rows */
+    const size_t full = (size_t)g->kern->rows;
     size_t i, p;
-    for (p = 0; p < g->kc; p += step)
+    for (p = 0; p < g->kc; p += SRU__NEAR)
         for (i = 0; i < m; i += full) {
             const size_t width = (size_t)sru__strip_width(full, m - i);
             sru__interleave(strips + i * g->kc + p * width, width,
                             g->a + (m0 + i) * g->a_row + (g->p0 + p) * g->a_col,
                             sru__min(full, m - i), g->a_row, g->a_col,
-                            sru__min(step, g->kc - p));
+                            sru__min(SRU__NEAR, g->kc - p));
         }
 }
 
@@ -2309,7 +2308,7 @@ typedef struct sru__attend_run {
     const sru__kernels *kern;
     size_t hd, wide;                /* columns of a head, and rounded up to panels */
     size_t S, blocks, block;        /* keys, blocks of them, floats of a block of one head */
-    size_t first, heads;            /* heads (b,h) at hand: (b*H + h) from first on */
+    size_t first;                   /* heads (b,h) at hand: (b*H + h) from first on */
     size_t tasks;                   /* of a head */
     float scale;
     uint64_t key;                   /* of dropout */
@@ -3032,10 +3031,10 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     r.dalpha = (double *)sru__take(c, all, sizeof(double));
     if (!r.scratch || !r.dq || !r.dalpha) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
-    for (; r.first < all; r.first += r.heads) {
-        r.heads = sru__min(most, all - r.first);
-        sru__parallel_then(threads, r.heads * r.parts, sru__attend_backward_tasks,
-                           r.heads * r.tasks, sru__attend_backward_sums, &r);
+    for (; r.first < all; r.first += most) {
+        const size_t heads = sru__min(most, all - r.first);
+        sru__parallel_then(threads, heads * r.parts, sru__attend_backward_tasks, heads * r.tasks,
+                           sru__attend_backward_sums, &r);
     }
     for (i = 0; i < all; i++) dalpha += r.dalpha[i];
     if (s->dalpha) s->dalpha[0] += (float)dalpha;
@@ -3147,6 +3146,8 @@ static sru_status sru__cpu_layernorm_backward(const sru_context *ctx, float *dx,
                                               size_t rows, size_t n)
 {
     sru__rows_job s;
+    if (beta != 0 && beta != 1)
+        return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: beta must be 0 or 1");
     if (!sru__fits(4.0f * (float)sru__max(rows, 2 * SRU__PARTS) * (float)n))
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: rows %u, n %u are too large", rows,
                          n);
@@ -3729,8 +3730,8 @@ static const float *sru__weights(const sru_model *m, const sru__slot *s)
     return s->rows ? (const float *)(const void *)((const char *)m->weights + s->at) : NULL;
 }
 
-/* What forward keeps for backward, of one layer, in the tape; in inference a and p alone, in
-   scratch memory. */
+/* What forward keeps for backward, of one layer, in the tape; in inference what the layer itself
+   needs, in scratch memory. */
 typedef struct sru__kept {
     float *in;              /* (T,B,in) the layer's input, where it is not the caller's x */
     float *stats;           /* (T,B,2) of layer norm */
@@ -4045,9 +4046,8 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
         return SRU__FAIL(c, SRU_EINVAL, "%s: the model has no embedding", name);
     if (!sru__fits(32.0f * (float)m->vocab_size * (float)most))
         return SRU__FAIL(c, SRU_EINVAL, "%s: vocab_size %u is too large", name, m->vocab_size);
-    if (io->T && io->B && (!(m->vocab_size ? (const void *)io->tokens : (const void *)io->x)
-                           || (!io->h && !io->tape)))
-        return SRU__FAIL(c, SRU_EINVAL, "%s: %s and h must not be NULL", name,
+    if (io->T && io->B && !(m->vocab_size ? (const void *)io->tokens : (const void *)io->x))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: %s must not be NULL", name,
                          m->vocab_size ? "tokens" : "x");
     if (io->tape && m->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "%s: with a tape, weights must be SRU_PLAIN", name);
@@ -6078,7 +6078,7 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
                       : sru__load(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
                                     + (size_t)(j % SRU__VP) * SRU__W);
     }
-    if (!ahead) ahead = (uintptr_t)b[0];
+    if (!ahead) ahead = (uintptr_t)b[0];    /* what is read anyway: no condition in the loop */
     for (p = 0; p < k; ahead += SRU__STRIDE * SRU__PANEL) {
         end = sru__min(k, p + stride);
         SRU__UNROLL
@@ -6154,7 +6154,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
 {
     const size_t apart = plane ? plane : SRU__PANEL;
     int most;
-    /* five rows as four and one: vectors of 16 take longer to multiply than to load again */
+    /* five and six rows in two turns: vectors of 16 take longer to multiply than to load again */
     if (SRU__W == 16 && width == SRU__MR && (mr == 5 || mr == 6)) {
         SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead,
                          quarters);

@@ -1561,6 +1561,7 @@ sru_status layernorm_backward(const sru_context *ctx, float *dx, float *dgain, f
                               const float *stats, float beta, size_t rows, size_t n)
 {
     static const char name[] = "layernorm_backward";
+    if (beta != 0 && beta != 1) return fail(ctx, SRU_EINVAL, "%s: beta must be 0 or 1", name);
     if (product({rows + 2*PARTS, n, 4}) == SIZE_MAX)
         return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu are too large", name, rows, n);
     if (!rows || !n) return SRU_OK;

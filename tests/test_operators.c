@@ -1852,6 +1852,8 @@ static void test_errors(void)
            "layer norm: stats NULL");
     expect(op->layernorm_backward(&c, f, f, f, NULL, f, f, f, 0, 2, 2), SRU_EINVAL,
            "layer norm: dy NULL");
+    expect(op->layernorm_backward(&c, f, f, f, f, f, f, f, 0.5f, 2, 2), SRU_EINVAL,
+           "layer norm backward: beta");
     expect(op->layernorm_backward(&c, f, f, f, f, f, f, f, 0, huge, 2), SRU_EINVAL,
            "layer norm backward: rows");
 
