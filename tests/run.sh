@@ -36,9 +36,9 @@ job()
                     emulated qemu-aarch64 clang --target=aarch64-linux-gnu -static -fuse-ld=lld ;;
     wasm)           emulated 'node --no-warnings --single-threaded tests/wasi.mjs' clang \
                         --target=wasm32-wasi -msimd128 -ffast-math -Wl,-z,stack-size=1048576 ;;
-    windows)        export WINEPREFIX=$PWD/$dir/wine WINEDEBUG=-all; suffix=.exe
+    windows)        export WINEPREFIX="$PWD/$dir/wine" WINEDEBUG=-all; suffix=.exe
                     emulated wine x86_64-w64-mingw32-gcc -static
-                    rm -rf $WINEPREFIX ;;
+                    rm -rf "$WINEPREFIX" ;;
     isa)            instruction_sets ;;
     cblas)          openblas ;;
     header)         report test_header sh tests/test_header.sh ;;
@@ -175,8 +175,8 @@ case $1 in
 --job)                              # one job, in a process of its own
     name=$2
     dir=$here/$name
-    rm -rf $dir
-    mkdir -p $dir
+    rm -rf "$dir"
+    mkdir -p "$dir"
     passed=0 failed=0
     job $name
     echo $passed $failed > $dir/result
@@ -184,7 +184,7 @@ case $1 in
 esac
 
 [ $# -gt 0 ] && jobs=$*
-for name in $jobs; do rm -f $here/$name/result $here/$name/failures.txt; done
+for name in $jobs; do rm -f "$here/$name/result" "$here/$name/failures.txt"; done
 mkdir -p $here
 start=$(date +%s)
 echo $jobs | tr ' ' '\n' | CC=$CC CXX=$CXX xargs -P "${JOBS:-2}" -n 1 sh tests/run.sh --job
