@@ -5,7 +5,8 @@
 #     sh bench/curves.sh FILE [SECONDS]
 
 case $1 in ''|-h|--help) sed -n '2,5s/^# \{0,1\}//p' "$0"; [ -n "$1" ]; exit ;; esac
-file=$1 seconds=${2:-600}
+file=$(realpath "$1") seconds=${2:-600}
+cd "$(dirname "$0")/.." || exit 2
 
 # train NAME OPTIONS...: with what was found best for it in that time
 train()

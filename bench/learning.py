@@ -10,10 +10,31 @@ AdamW, a rate that rises for 5 % of the time and falls along a cosine, gradients
 time includes validations. Writes the curves, their picture and a table to build/learning.
 """
 import argparse, copy, csv, math, os, re, subprocess, sys, time, warnings
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    parser.add_argument("--seconds", type=float, default=120, help="of each training (120)")
+    parser.add_argument("--threads", type=int, default=2, help="of each (2)")
+    parser.add_argument("--charlm", default=[""], nargs="+", metavar="OPTIONS",
+                        help="of charlm, a training for each: \"\" and \" --arch srupp\", say")
+    parser.add_argument("--limit", action="store_true", help="and charlm, with the first OPTIONS, "
+                        "for as many updates as there would be at the machine's limit")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="names that contain it")
+    parser.add_argument("--out", default=os.path.join(os.path.dirname(HERE), "build/learning"),
+                        help="a folder (build/learning)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    o = arguments()                     # --help needs no torch
 warnings.filterwarnings("ignore")       # many come from the reference, for all that it still does
 import torch
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 VALIDATED = 16384       # characters of a validation, as charlm does it: at most once in this share
 VALIDATE = 0.05         # of the time, and after so many characters of training
 BETWEEN = 4*VALIDATED
@@ -198,20 +219,7 @@ def draw(results, seconds, path, out):
     pictures.save(figure, os.path.join(out, "learning.png"))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file")
-    parser.add_argument("--seconds", type=float, default=120, help="of each training (120)")
-    parser.add_argument("--threads", type=int, default=2, help="of each (2)")
-    parser.add_argument("--charlm", default=[""], nargs="+", metavar="OPTIONS",
-                        help="of charlm, a training for each: \"\" and \" --arch srupp\", say")
-    parser.add_argument("--limit", action="store_true", help="and charlm, with the first OPTIONS, "
-                        "for as many updates as there would be at the machine's limit")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="names that contain it")
-    parser.add_argument("--out", default=os.path.join(os.path.dirname(HERE), "build/learning"),
-                        help="a folder (build/learning)")
-    o = parser.parse_args()
+def main(o):
     o.file, o.out = os.path.abspath(o.file), os.path.abspath(o.out)
     os.chdir(os.path.dirname(HERE))
     os.makedirs(o.out, exist_ok=True)
@@ -252,4 +260,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(o)

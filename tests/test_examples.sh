@@ -38,6 +38,12 @@ for source in examples/*.c bench/bench.c; do
     done
     if grep -q argv $source; then check "--help" $program --help; fi
 done
+if have python3; then                   # which need not have torch for it
+    for program in bench/learning.py bench/peers.py bench/peers_cuda.py bench/sweep.py \
+                   tests/pytorch/compare.py; do
+        check "--help" python3 $program --help
+    done
+fi
 
 # ---- what they print -----------------------------------------------------------------------------
 

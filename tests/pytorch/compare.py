@@ -4,6 +4,11 @@ compare.py models RUN_MODEL MODULE N          N random models of SRU or SRUpp, r
 compare.py charlm CHARLM ARCH TEXT SECONDS    a model trained by charlm, run by the reference
 """
 import json, math, os, random, re, subprocess, sys, tempfile, types
+if "--help" in sys.argv:
+    print(__doc__)
+    sys.exit()
+if len(sys.argv) not in (5, 6) or sys.argv[1] not in ("models", "charlm"):
+    sys.exit(__doc__)
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -345,8 +350,6 @@ def charlm(program, arch, path, seconds):
     check(abs(bits - there) <= 1e-3, "bits per character: %.5f here, %.5f there" % (bits, there))
 
 
-if len(sys.argv) not in (5, 6) or sys.argv[1] not in ("models", "charlm"):
-    sys.exit(__doc__)
 {"models": models, "charlm": charlm}[sys.argv[1]](*sys.argv[2:])
 print("%d passed, %d failed" % (passed, failed))
 sys.exit(failed > 0)
