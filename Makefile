@@ -16,7 +16,7 @@ CUDA     = test_cuda test_golden_cuda bench_cuda charlm_cuda
 all: $(EXAMPLES) $(TESTS) build/bench  ## build the examples, tests and benchmarks: the default
 
 run: build/charlm     ## train a language model on FILE=sru.h for SECONDS=60, and sample it
-	OMP_WAIT_POLICY=passive build/charlm train $(FILE) --seconds $(SECONDS) --dropout 0.3
+	OMP_WAIT_POLICY=passive build/charlm train "$(FILE)" --seconds $(SECONDS) --dropout 0.3
 	build/charlm sample build/charlm.safetensors --length 600
 
 test: all             ## run all tests; the last line is `N passed, N failed`
@@ -31,7 +31,7 @@ peers: build/bench build/charlm  ## measure beside torch, onnxruntime, OpenBLAS 
 
 learning: build/charlm  ## train on FILE for SECONDS beside LSTM, GRU and the reference: the curves
 	bench/setup
-	build/venv/bin/python bench/learning.py $(FILE) --seconds $(SECONDS) $(ARGS)
+	build/venv/bin/python bench/learning.py "$(FILE)" --seconds $(SECONDS) $(ARGS)
 
 cuda: $(CUDA:%=build/%)  ## build the GPU programs, and charlm with --cuda: needs nvcc
 	cp build/charlm_cuda build/charlm
@@ -93,8 +93,8 @@ build/charlm_cuda: build/charlm_cuda.o
 $(CUDA:%=build/%): build/sru_cuda.o
 	$(NVCC) $^ $(OPENMP:%=-Xcompiler %) -lcublas -o $@
 
-build:
-	mkdir -p build
+build: ; mkdir -p build
 
+.DELETE_ON_ERROR:
 .PHONY: all run test bench peers learning test-pytorch test-exhaustive help clean cuda test-cuda \
         bench-cuda

@@ -30,6 +30,7 @@ close()
 # ---- they compile without a warning, and build as the Makefile builds them -----------------------
 
 check "make" make all
+check "make run with a blank in the file's name" sh -c 'make -n run FILE="a b" | grep \"a\ b\"'
 for source in examples/*.c bench/bench.c; do
     program=build/$(basename $source .c)
     for compiler in $CC clang; do
