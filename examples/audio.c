@@ -66,8 +66,9 @@ static void callback(float *frame)          /* for each frame: in, to bands, gat
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) return printf("%s    lets a melody in noise through a gate\n", argv[0]), 0;
     const double pi = 3.14159265358979, melody[] = { 523, 659, 784, 1047 };
     double noise = 0, left = 0, signal = 0, phase = 0;
 

@@ -13,8 +13,10 @@ int main(int argc, char **argv)
     int type = 2;
     while (argc == 3 && type >= 0 && strcmp(argv[2], types[type])) type--;
     if (argc != 3 || type < 0) {
-        puts("pack MODEL.safetensors f32|bf16|q8    prints 32-bit words for a const array");
-        return argc == 2 && !strcmp(argv[1], "--help") ? 0 : 2;
+        const int asked = argc == 2 && !strcmp(argv[1], "--help");
+        fputs("pack MODEL.safetensors f32|bf16|q8    prints 32-bit words for a const array\n",
+              asked ? stdout : stderr);
+        return asked ? 0 : 2;
     }
     char error[SRU_ERROR_SIZE];
     sru_sizes n;
@@ -30,5 +32,6 @@ int main(int argc, char **argv)
     }
     putchar('\n');
     free(rnn);
+    if (fflush(stdout) || ferror(stdout)) return fputs("the words cannot be written\n", stderr), 1;
     return 0;
 }

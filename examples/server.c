@@ -34,9 +34,10 @@ static void receive(float *x, int client, int t)
 
 static void *serve(void *unused)
 {
-    sru_context ctx = { .threads = 1 };
+    char error[SRU_ERROR_SIZE];
+    sru_context ctx = { .threads = 1, .error = error };
     sru_sizes n;
-    if (sru_size(&n, &ctx, rnn, 1, B)) return NULL;
+    if (sru_size(&n, &ctx, rnn, 1, B)) return fprintf(stderr, "%s\n", error), NULL;
     ctx.work = malloc(ctx.work_size = n.work);
 
     float *x = calloc(B*I, 4), *h = malloc(B*N * 4), *state = malloc(B*n.state * 4);
@@ -53,7 +54,7 @@ static void *serve(void *unused)
             absent[b] = client[b] < 0;
             if (!absent[b]) receive(x + b*I, client[b], t[b]++), busy = 1;
         }
-        if (sru_forward(&ctx, rnn, &io)) return NULL;
+        if (sru_forward(&ctx, rnn, &io)) return fprintf(stderr, "%s\n", error), NULL;
         for (size_t b = 0; b < B; b++)
             if (!absent[b] && t[b] == frames(client[b])) {
                 memcpy(answer + (size_t)client[b]*N, h + b*N, N * 4);
@@ -84,8 +85,10 @@ int main(int argc, char **argv)
     char error[SRU_ERROR_SIZE];
     rnn = sru_load(path, SRU_BF16, error);
     if (!rnn) return fprintf(stderr, "%s\n", error), 1;
+    if (rnn->config.bidirectional)
+        return fprintf(stderr, "%s reads backwards, too, and cannot go step by step\n", path), 1;
     I = (size_t)rnn->config.input_size;
-    N = (size_t)rnn->config.hidden_size * (rnn->config.bidirectional ? 2 : 1);
+    N = (size_t)rnn->config.hidden_size;
     answer = calloc(CLIENTS*N, 4);
 
     pthread_t thread[THREADS];

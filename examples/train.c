@@ -11,7 +11,7 @@
 enum { V = 256, D = 128, T = 32, B = 16, ROWS = T*B, STEPS = 300 };
 typedef struct { float embedding[V*D], output[V*D], bias[V], rnn[]; } parameters;
 
-static void read_batch(FILE *f, long stream, int step, int32_t *token, int32_t *target)
+static int read_batch(FILE *f, long stream, int step, int32_t *token, int32_t *target)
 {
     for (int b = 0; b < B; b++) {                       /* B streams through B parts of the text */
         fseek(f, b * stream + (long)step * T % (stream - T), SEEK_SET);
@@ -20,6 +20,7 @@ static void read_batch(FILE *f, long stream, int step, int32_t *token, int32_t *
             target[t*B + b] = c = getc(f);
         }
     }
+    return !ferror(f) && !feof(f);
 }
 
 int main(int argc, char **argv)
@@ -31,6 +32,8 @@ int main(int argc, char **argv)
     if (!f || fseek(f, 0, SEEK_END)) return fprintf(stderr, "%s cannot be read\n", text), 1;
     const long stream = ftell(f) / B;
     if (stream <= T) return fprintf(stderr, "%s is too short\n", text), 1;
+    FILE *out = path ? fopen(path, "ab") : NULL;        /* which leaves an old model as it is */
+    if (path && (!out || fclose(out))) return fprintf(stderr, "%s cannot be written\n", path), 1;
 
     sru_model rnn = { .config = { .input_size = D, .hidden_size = D, .num_layers = 2,
                                   .highway_bias = -1, .dropout = .05f }, .vocab_size = V };
@@ -62,7 +65,8 @@ int main(int argc, char **argv)
     double sum = 0;
     for (int step = 0; step < STEPS; step++) {
         double loss, norm;
-        read_batch(f, stream, step, token, target);
+        if (!read_batch(f, stream, step, token, target))
+            return fprintf(stderr, "%s cannot be read\n", text), 1;
 
         if (sru_forward        (&ctx, &rnn, &io) ||     /* from the state the last step ended in */
             op->linear_forward (&ctx, y, h, p->output, SRU_PLAIN, p->bias, ROWS, V, D) ||
@@ -77,10 +81,8 @@ int main(int argc, char **argv)
                       3e-3f, .9f, .99f, 1e-8f, .01f, ctx.step, bytes / 4)) return 1;
 
         sum += loss / ROWS * 1.442695;                  /* in bits */
-        if (ctx.step % 30 == 0) {
-            printf("step %3d   %.3f bits per character\n", (int)ctx.step, sum / 30);
-            sum = 0;
-        }
+        if (ctx.step % 30 == 0)
+            printf("step %3d   %.3f bits per character\n", (int)ctx.step, sum / 30), sum = 0;
     }
     const sru_tensor own[] = { { "embedding.weight", { V, D }, p->embedding, 0, 0 },
                                { "output.weight",    { V, D }, p->output,    0, 0 },

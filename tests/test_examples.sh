@@ -14,6 +14,14 @@ refused()                       # refused COMMAND...: it fails, with one sentenc
     count $? "is not refused by one sentence: $*"
 }
 
+unwritten()                     # unwritten COMMAND...: it fails so if its output cannot be written
+{
+    [ -w /dev/full ] || { echo "skipped: there is no /dev/full"; return; }
+    "$@" > /dev/full 2> $dir/error.txt
+    [ $? != 0 ] && [ "$(wc -l < $dir/error.txt)" = 1 ]
+    count $? "does not say that its output cannot be written: $*"
+}
+
 # numbers FILE: those of the lines "h[...] = ...", one a line
 numbers() { sed -n 's/^h\[.*\] = *//p' $1 | tr -s ' ' '\n' | grep '[0-9]'; }
 
@@ -66,12 +74,33 @@ cp $dir/log.txt $dir/pytorch-c.txt
 check "pytorch.c prints what pytorch.py does" close $dir/pytorch.txt $dir/pytorch-c.txt 1.1e-5
 refused build/pytorch tests/golden/sru_basic.safetensors
 
+# a network that reads backwards, too, as wide as the one of pytorch.py
+cat > $dir/backwards.c <<'END'
+#define SRU_IMPLEMENTATION
+#include "../../../../sru.h"
+static float weights[4096];
+int main(int argc, char **argv)
+{
+    const sru_model rnn = { .config = { .input_size = 8, .hidden_size = 16, .num_layers = 1,
+                                        .bidirectional = 1 }, .weights = weights };
+    return argc != 2 || sru_init(weights, &rnn.config, 1) ||
+           sru_save(argv[1], &rnn, "", NULL, 0, NULL);
+}
+END
+check "backwards.c" $CC -std=c99 $dir/backwards.c -o $dir/backwards
+check "backwards" $dir/backwards $dir/backwards.safetensors
+refused build/pytorch $dir/backwards.safetensors
+refused build/server $dir/backwards.safetensors
+
 check "mcu" build/mcu
 cp $dir/log.txt $dir/mcu.txt
 check "mcu.c is close to hello.c" close $dir/hello.txt $dir/mcu.txt 2e-3
 check "pack, f32" build/pack examples/rnn.safetensors f32
 check "pack, bf16" build/pack examples/rnn.safetensors bf16
 refused build/pack $dir/no-such-file q8
+refused build/pack
+refused build/pack examples/rnn.safetensors q4
+unwritten build/pack examples/rnn.safetensors q8
 
 check "teach" build/teach
 check "audio" build/audio
@@ -83,6 +112,9 @@ check "the loss falls" awk '/bits/ { if (!first) first = $3; last = $3 }
                             END { exit !(last > 0.1 && last < 0.6*first) }' $dir/before.txt
 check "hello runs what train saved" build/hello $dir/train.safetensors
 refused build/train $dir/no-such-file
+refused build/train $dir
+refused build/train sru.h $dir
+refused build/train sru.h $dir/no-such-folder/model
 
 # ---- the benchmarks ------------------------------------------------------------------------------
 
