@@ -11,6 +11,7 @@
 #define _POSIX_C_SOURCE 200809L     /* clock_gettime, isatty, popen */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -62,6 +63,13 @@ static void fail(const char *format, ...)
 static void check(sru_status status)
 {
     if (status) fail("%s", error);
+}
+
+/* What was printed is not written before here. Returns the exit status. */
+static int finish(void)
+{
+    if (fflush(stdout) || ferror(stdout)) fail("what it prints cannot be written");
+    return 0;
 }
 
 /* Ctrl-C ends a training as if its time were over; a second one ends the program. */
@@ -304,12 +312,15 @@ static double compare(const sru_context *ctx, const batch *b, float *dlogits)
     return loss/log(2);
 }
 
-/* Bits per character of a text, read as one sequence in parts of the batch's length. */
+/* Bits per character of a text, read as one sequence in parts of the batch's length. What takes
+   some seconds is shown on a terminal by its name, if it has one. */
 static double evaluate(const sru_context *ctx, const network *net, batch *b, const uint8_t *text,
-                       size_t n)
+                       size_t n, const char *name)
 {
-    double sum = 0;
+    const double start = now();
+    double sum = 0, shown = 0;
     size_t at, t;
+    if (!isatty(STDOUT_FILENO)) name = NULL;
     check(ctx->op->copy(ctx, b->io.state, NULL, b->state*sizeof(float)));
     for (at = 0; at + 1 < n; at += CHUNK) {
         b->rows = b->io.T = n - 1 - at < CHUNK ? n - 1 - at : CHUNK;
@@ -319,7 +330,15 @@ static double evaluate(const sru_context *ctx, const network *net, batch *b, con
         }
         predict(ctx, net, b);
         sum += compare(ctx, b, NULL);
+        if (name && now() - start > 2 && now() - shown > 0.2) {
+            const double share = (double)(at + b->rows)/(double)(n - 1);
+            shown = now();
+            printf("\r%s %3.0f %%  %.0f s left ", name, 100*share,
+                   (shown - start)*(1 - share)/share);
+            fflush(stdout);
+        }
     }
+    if (shown > 0) putchar('\r');       /* what is printed next is longer */
     return sum/(double)(n - 1);
 }
 
@@ -491,7 +510,7 @@ static void validate(trainer *t, const corpus *text, const char *model)
 {
     const size_t n = text->validations < VALIDATED ? text->validations : VALIDATED;
     t->last = t->share;
-    t->bits = evaluate(&t->ctx, &t->far, &t->validation, text->validation, n);
+    t->bits = evaluate(&t->ctx, &t->far, &t->validation, text->validation, n, NULL);
     if (t->bits < t->best) {
         t->best = t->bits;
         save(&t->ctx, &t->far, model);
@@ -529,8 +548,10 @@ static void run(trainer *t, const corpus *text, const options *o)
 static void draw(const char *csv, const char *picture)
 {
     FILE *gnuplot = NULL;
-    if (!strchr(csv, '\'') && !system("gnuplot --version > /dev/null 2>&1"))
-        gnuplot = popen("gnuplot 2> /dev/null", "w");
+    const char *why = "gnuplot cannot draw it";
+    if (strchr(csv, '\'')) why = "not drawn, for its name has a ' in it";
+    else if (system("gnuplot --version > /dev/null 2>&1")) why = "install gnuplot to have it drawn";
+    else gnuplot = popen("gnuplot 2> /dev/null", "w");
     if (gnuplot)
         fprintf(gnuplot, "set terminal svg size 800,500 background 'white'; set output '%s'\n"
                 "set datafile separator ','; set grid\n"
@@ -538,29 +559,32 @@ static void draw(const char *csv, const char *picture)
                 "plot '%s' using ($2/1e6):3 with lines lw 2 title 'training', "
                 "'' using ($2/1e6):4 with lines lw 2 title 'validation'\n", picture, csv);
     if (gnuplot && !pclose(gnuplot)) printf("loss curve: %s, drawn from %s\n", picture, csv);
-    else printf("loss curve: %s (install gnuplot to have it drawn)\n", csv);
+    else printf("loss curve: %s (%s)\n", csv, why);
 }
 
 static void print_test(const sru_context *ctx, const network *net, const corpus *text)
 {
     batch b = new_batch(ctx, net, CHUNK, 1);
-    printf("test %.4f bits per character\n", evaluate(ctx, net, &b, text->test, text->tests));
+    printf("test %.4f bits per character\n",
+           evaluate(ctx, net, &b, text->test, text->tests, "test"));
 }
 
 static void train(const sru_context *ctx, const options *o)
 {
     const char *csv = join(o->model, ".csv"), *picture = join(o->model, ".svg");
     corpus text = read_corpus(o->file);
+    FILE *old = fopen(o->model, "r+b");
     network best;
     trainer t;
+    if (!old && errno != ENOENT) fail("%s cannot be written: %s", o->model, strerror(errno));
+    if (old) fclose(old);
     if (text.trains/(size_t)o->batch <= (size_t)o->length)
         fail("%s is too short: %zu bytes to train on are not %g parts longer than %g", o->file,
              text.trains, o->batch, o->length);
     t = new_trainer(ctx, o);
     new_work(&t);
-    save(ctx, &t.far, o->model);         /* if that is not possible, better to know it now */
-    t.curve = fopen(csv, "w");
-    if (!t.curve) fail("%s cannot be written", csv);
+    t.curve = fopen(csv, "w");          /* a folder that cannot be written is noticed here */
+    if (!t.curve) fail("%s cannot be written: %s", csv, strerror(errno));
     fputs("seconds,characters,training,validation\n", t.curve);
 
     printf("%zu parameters, %zu characters, %s\n", t.net.n, text.trains, ctx->op->name);
@@ -569,10 +593,13 @@ static void train(const sru_context *ctx, const options *o)
     run(&t, &text, o);
     fclose(t.curve);
     draw(csv, picture);
+    if (t.best >= 8)
+        fail("it has learnt nothing: validation takes %.3f bits per character, and guessing 8; "
+             "%s is not written", t.bits, o->model);
 
     best = load(ctx, o->model, 0);
     printf("model: %s, validation %.4f bits per character\n", o->model,
-           evaluate(ctx, &best, &t.validation, text.validation, text.validations));
+           evaluate(ctx, &best, &t.validation, text.validation, text.validations, "validation"));
     print_test(ctx, &best, &text);
 }
 
@@ -637,7 +664,8 @@ static const char help[] =
 "  eval and sample:\n"
 "    --type f32 | bf16 | q8    weights in float32, bfloat16 or int8 (f32)\n"
 "    --window W                of SRU++, if not that of MODEL\n"
-"  all: --threads N            0 or not said: as many as the machine has\n"
+"  all: --threads N            0 or not said: as many as the machine has; while it is busy with\n"
+"                              other work, OMP_WAIT_POLICY=passive before charlm is faster\n"
 "       --cuda                 on an NVIDIA GPU, if built by `make cuda`\n"
 "       --help                 print this\n";
 
@@ -730,7 +758,7 @@ int main(int argc, char **argv)
     sru_context ctx = {0};
     int i;
     for (i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--help")) return fputs(help, stdout) < 0;
+        if (!strcmp(argv[i], "--help")) return fputs(help, stdout), finish();
     if (strcmp(o.command, "train") && strcmp(o.command, "eval") && strcmp(o.command, "sample"))
         fail("the first argument must be train, eval or sample: see --help");
     if (*o.command == 's') o.length = 500;
@@ -747,5 +775,5 @@ int main(int argc, char **argv)
         corpus text = read_corpus(o.text);
         print_test(&ctx, &net, &text);
     }
-    return 0;
+    return finish();
 }

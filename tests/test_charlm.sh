@@ -144,6 +144,39 @@ check "last line of an interrupted training"   ends_with_test stop
 "$charlm" eval stop.safetensors text > stop_eval
 check "its model is whole"                     same_test stop stop_eval
 
+# what can go wrong before there is a better model leaves the old one
+old() { cp one.safetensors old.safetensors; rm -rf old.safetensors.csv; }
+old
+refuses "diverged\|learnt nothing"  train text --steps 40 --lr 1000 --model old.safetensors
+check "a training that diverges leaves the old model"       cmp one.safetensors old.safetensors
+old; mkdir old.safetensors.csv
+refuses "old.safetensors.csv"       train text --steps 40 --model old.safetensors
+check "so does a loss curve that cannot be written"         cmp one.safetensors old.safetensors
+old
+"$charlm" train text --seconds 500 --model old.safetensors > hangup 2>&1 &
+for i in $(seq 100); do
+    [ -e old.safetensors.csv ] && break
+    sleep 0.1
+done
+sleep 0.5
+kill -HUP $!
+wait $! 2> /dev/null
+check "so does a terminal that is closed"                   cmp one.safetensors old.safetensors
+head -c 60000 /dev/urandom > noise
+refuses "learnt nothing"            train noise --steps 3 --model noise.safetensors
+check "who learns nothing leaves nothing"                   [ ! -e noise.safetensors ]
+train --steps 40 --model "it's.safetensors" > quoted
+check "a name with ' is no reason to install gnuplot"       [ "$(grep -c install quoted)" = 0 ]
+
+# output that cannot be written
+if [ -w /dev/full ]; then
+    for command in "eval one.safetensors text" "sample one.safetensors --length 9" --help; do
+        "$charlm" $command > /dev/full 2> err
+        check "charlm $command: exit status without output" [ $? = 1 ]
+        check "charlm $command: it says so"                 grep -q written err
+    done
+fi
+
 # help
 for command in "" train eval sample; do
     "$charlm" $command --help > help
