@@ -12,7 +12,8 @@
 #endif
 
 static const char *const help =
-    "bench [CASE] [options]     times one case, or without CASE a set of them\n"
+    "bench [CASE] [options]     times one case, or without CASE those of a set that take the\n"
+    "                           options given\n"
     "\n"
     "  linear M N K             y = x W', x (M,K), W (N,K), weights packed beforehand\n"
     "  scan T B D               the elementwise recurrence alone, U given\n"
@@ -26,11 +27,12 @@ static const char *const help =
     "\n"
     "  --threads N              default: as many as OpenMP offers; the set runs on 1 too\n"
     "  --isa NAME               scalar, sse2, avx2, avx512, neon ... default: the best here\n"
-    "  --type NAME              of packed weights: f32 (default), bf16, q8\n"
+    "  --type NAME              of packed weights, of linear, layer, stream and srupp:\n"
+    "                           f32 (default), bf16, q8\n"
     "  --seconds N              for each case, default 1\n"
-    "  --json                   one object a line: case, threads, isa, ns (median of a call),\n"
-    "                           ns_min, gflops (of the products) or gbytes (moved) a second, and\n"
-    "                           bytes of memory used\n";
+    "  --json                   one object a line: case, with its options, threads, isa,\n"
+    "                           ns (median of a call), ns_min, gflops (of the products) or\n"
+    "                           gbytes (moved) a second, and bytes of memory used\n";
 
 static const char *const set[] = {
     "linear 1024 1536 512", "linear 512 3072 1024", "linear 64 1536 512", "linear 1 1536 512",
@@ -43,12 +45,20 @@ static struct {
     double seconds;
     int threads, json, heads, train, window, after;
     sru_type type;
-} option = { 1, 0, 0, 1, 0, 0, 0, SRU_F32 };
+    char given[8], words[128];          /* those that not all cases take: letters, and in full */
+} option = { 1, 0, 0, 1, 0, 0, 0, SRU_F32, "", "" };
 
 static void fail(const char *sentence)
 {
     fprintf(stderr, "bench: %s\n", sentence);
     exit(1);
+}
+
+/* What was printed is not written before here. Returns the exit status. */
+static int finish(void)
+{
+    if (fflush(stdout) || ferror(stdout)) fail("what it prints cannot be written");
+    return 0;
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
@@ -179,6 +189,7 @@ static void make_network(bench *c, sru_config config, size_t T, size_t B, int tr
     sru_sizes n;
     memset(&plain, 0, sizeof plain);
     plain.config = config;
+    if (training && option.type != SRU_F32) fail("training takes weights in float32 only");
     if (sru_size(&n, &c->ctx, &plain, T, B)) fail(c->ctx.error);
     plain.weights = take(n.weights);
     if (sru_init((float *)plain.weights, &plain.config, 1)) fail("sru_init() failed");
@@ -236,15 +247,34 @@ static void make_srupp(bench *c, const size_t *d)
     make_network(c, config, d[0], d[1], option.train);
 }
 
-static const struct {
-    const char *name;
+typedef struct kind {
+    const char *name, *options;         /* letters of option.given that it takes */
     int dims;
     void (*make)(bench *, const size_t *);
-} cases[] = {
-    { "linear", 3, make_linear }, { "scan", 3, make_scan }, { "layer", 4, make_layer },
-    { "train", 4, make_train }, { "stream", 2, make_stream }, { "layernorm", 2, make_layernorm },
-    { "attention", 4, make_attention }, { "srupp", 5, make_srupp }
+} kind;
+
+static const kind kinds[] = {
+    { "linear", "t", 3, make_linear }, { "scan", "", 3, make_scan },
+    { "layer", "t", 4, make_layer }, { "train", "", 4, make_train },
+    { "stream", "t", 2, make_stream }, { "layernorm", "", 2, make_layernorm },
+    { "attention", "", 4, make_attention }, { "srupp", "thrwa", 5, make_srupp }
 };
+
+/* text: the case with its sizes, "linear 1024 1536 512" */
+static const kind *kind_of(const char *text)
+{
+    const size_t length = strcspn(text, " "), count = sizeof kinds / sizeof *kinds;
+    size_t i = 0;
+    while (i < count && (strlen(kinds[i].name) != length || memcmp(kinds[i].name, text, length)))
+        i++;
+    if (i == count) fail("there is no such case: see --help");
+    return &kinds[i];
+}
+
+static int takes_options(const kind *k)
+{
+    return !option.given[strspn(option.given, k->options)];
+}
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
@@ -306,30 +336,29 @@ static void print_time(double ns)
     else printf(" %8.2f ms", ns * 1e-6);
 }
 
-/* text: the case with its sizes, "linear 1024 1536 512" */
 static void run(const char *text, int threads)
 {
-    char name[16] = "", error[SRU_ERROR_SIZE] = "a call failed", extra;
-    size_t dim[5] = {0}, need = 0, i, kinds = sizeof cases / sizeof *cases;
-    unsigned long long d[5];
+    const kind *k = kind_of(text);
+    char error[SRU_ERROR_SIZE] = "a call failed", label[256], *end = strchr(text, ' ');
+    size_t dim[5] = {0}, need = 0;
     double ns[2], rate;
-    int given;
+    int given = 0;
     bench c;
 
-    given = sscanf(text, "%15s %llu %llu %llu %llu %llu %c", name, d, d+1, d+2, d+3, d+4, &extra);
-    for (i = 0; i < kinds && strcmp(name, cases[i].name); i++) { }
-    if (i == kinds) fail("there is no such case: see --help");
-    if (given != 1 + cases[i].dims || strchr(text, '-'))
-        fail("wrong sizes or options for this case: see --help");
-    while (given-- > 1) {
-        if (!d[given - 1] || d[given - 1] > 1u << 30) fail("sizes are 1 to 2^30");
-        dim[given - 1] = (size_t)d[given - 1];
+    for (; end && *end && given < k->dims; given++) {
+        const unsigned long long size = strtoull(end, &end, 10);
+        if ((*end && *end != ' ') || !size || size > 1u << 30)
+            fail("sizes are whole numbers from 1 to 2^30");
+        dim[given] = (size_t)size;
     }
+    if (given < k->dims || *end) fail("this case has another number of sizes: see --help");
+    if (!takes_options(k)) fail("this case does not take such an option: see --help");
+    snprintf(label, sizeof label, "%s%s", text, option.words);
     memset(&c, 0, sizeof c);
     c.ctx.op = sru_cpu();
     c.ctx.threads = threads ? threads : offered_threads();
     c.ctx.error = error;
-    cases[i].make(&c, dim);
+    k->make(&c, dim);
     c.ctx.measure = &need;
     if (c.call(&c)) fail(error);
     c.ctx.measure = NULL;
@@ -341,7 +370,7 @@ static void run(const char *text, int threads)
 
     if (option.json) {
         printf("{\"case\": \"%s\", \"threads\": %d, \"isa\": \"%s\", \"ns\": %.1f, "
-               "\"ns_min\": %.1f, \"%s\": %.4g, \"bytes\": %.0f}\n", text, c.ctx.threads,
+               "\"ns_min\": %.1f, \"%s\": %.4g, \"bytes\": %.0f}\n", label, c.ctx.threads,
                c.ctx.op->name, ns[0], ns[1], c.flops > 0 ? "gflops" : "gbytes", rate,
                (double)taken_bytes);
     } else {
@@ -350,7 +379,7 @@ static void run(const char *text, int threads)
             printf("sru.h %d.%d.%d, %s\n%-24s threads      median     minimum        rate\n",
                    SRU_VERSION / 100, SRU_VERSION / 10 % 10, SRU_VERSION % 10, c.ctx.op->name,
                    "case");
-        printf("%-24s %7d", text, c.ctx.threads);
+        printf("%-24s %7d", label, c.ctx.threads);
         print_time(ns[0]);
         print_time(ns[1]);
         printf(" %8.1f %s/s\n", rate, c.flops > 0 ? "GFLOP" : "GB");
@@ -362,15 +391,23 @@ static void run(const char *text, int threads)
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-static double number(const char *name, const char *text, double low, double high)
+static double number(const char *name, const char *text, double low, double high, int whole)
 {
     char *end;
     const double x = text ? strtod(text, &end) : 0;
-    if (!text || !*text || *end || !(x >= low && x <= high)) {
-        fprintf(stderr, "bench: %s needs a number from %g to %g\n", name, low, high);
+    if (!text || !*text || *end || !(x >= low && x <= high) || (whole && x != (double)(int)x)) {
+        fprintf(stderr, "bench: %s needs a %snumber from %g to %g\n", name, whole ? "whole " : "",
+                low, high);
         exit(1);
     }
     return x;
+}
+
+static void add(char line[128], const char *word)
+{
+    if (strlen(line) + strlen(word) + 2 > 128) fail("too many arguments: see --help");
+    strcat(line, " ");
+    strcat(line, word);
 }
 
 static void set_isa(const char *name)
@@ -396,35 +433,37 @@ int main(int argc, char **argv)
 {
     char text[128] = "";
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help")) return fputs(help, stdout) < 0;
-        else if (!strcmp(argv[i], "--json")) option.json = 1;
-        else if (!strcmp(argv[i], "--isa")) set_isa(argv[++i]);
-        else if (!strcmp(argv[i], "--type")) set_type(argv[++i]);
-        else if (!strcmp(argv[i], "--threads")) {
-            i++, option.threads = (int)number("--threads", argv[i], 1, 1024);
-        } else if (!strcmp(argv[i], "--heads")) {
-            i++, option.heads = (int)number("--heads", argv[i], 1, 1024);
-        } else if (!strcmp(argv[i], "--window")) {
-            i++, option.window = (int)number("--window", argv[i], 1, 1 << 20);
-        } else if (!strcmp(argv[i], "--after")) {
-            i++, option.after = (int)number("--after", argv[i], 0, 1e9);
-        } else if (!strcmp(argv[i], "--train")) {
-            option.train = 1;
-        } else if (!strcmp(argv[i], "--seconds")) {
-            i++, option.seconds = number("--seconds", argv[i], 0, 1e5);
-        } else if (strlen(text) + strlen(argv[i]) + 2 > sizeof text) {
-            fail("too many arguments: see --help");
-        } else {
-            if (*text) strcat(text, " ");
-            strcat(text, argv[i]);
+        const char *const name = argv[i];
+        const int first = i;
+        char letter = 0;                /* of an option that not all cases take */
+        if (!strcmp(name, "--help")) return fputs(help, stdout), finish();
+        else if (!strcmp(name, "--json")) option.json = 1;
+        else if (!strcmp(name, "--isa")) set_isa(argv[++i]);
+        else if (!strcmp(name, "--threads"))
+            option.threads = (int)number(name, argv[++i], 1, 1024, 1);
+        else if (!strcmp(name, "--seconds"))
+            option.seconds = number(name, argv[++i], 0, 1e5, 0);
+        else if (!strcmp(name, "--type")) letter = 't', set_type(argv[++i]);
+        else if (!strcmp(name, "--heads"))
+            letter = 'h', option.heads = (int)number(name, argv[++i], 1, 1024, 1);
+        else if (!strcmp(name, "--window"))
+            letter = 'w', option.window = (int)number(name, argv[++i], 1, 1 << 20, 1);
+        else if (!strcmp(name, "--after"))
+            letter = 'a', option.after = (int)number(name, argv[++i], 0, 1e9, 1);
+        else if (!strcmp(name, "--train")) letter = 'r', option.train = 1;
+        else if (*name == '-') fail("there is no such option: see --help");
+        else add(text, name);
+        if (letter) {
+            if (!strchr(option.given, letter)) option.given[strlen(option.given)] = letter;
+            for (int k = first; k <= i; k++) add(option.words, argv[k]);
         }
     }
     if (*text) {
-        run(text, option.threads);
-        return 0;
+        run(text + 1, option.threads);
+        return finish();
     }
-    if (!option.threads && offered_threads() > 1)
-        for (size_t i = 0; i < sizeof set / sizeof *set; i++) run(set[i], 1);
-    for (size_t i = 0; i < sizeof set / sizeof *set; i++) run(set[i], option.threads);
-    return 0;
+    for (int once = !option.threads && offered_threads() > 1; once >= 0; once--)
+        for (size_t i = 0; i < sizeof set / sizeof *set; i++)
+            if (takes_options(kind_of(set[i]))) run(set[i], once ? 1 : option.threads);
+    return finish();
 }

@@ -118,7 +118,8 @@ refused build/train sru.h $dir/no-such-folder/model
 
 # ---- the benchmarks ------------------------------------------------------------------------------
 
-json='\{"case": "[a-z]+[ 0-9]+", "threads": [0-9]+, "isa": "[a-z0-9]+", "ns": [0-9.]+, '
+json='\{"case": "[a-z]+[ 0-9]+( --[a-z]+( [a-z0-9]+)?)*", "threads": [0-9]+, '
+json="$json"'"isa": "[a-z0-9]+", "ns": [0-9.]+, '
 json="$json"'"ns_min": [0-9.]+, "g(flops|bytes)": [0-9.e+-]+, "bytes": [0-9]+\}'
 for run in "linear 10 20 30" "scan 5 2 20" "layer 5 2 20 2" "train 5 2 20 2" "stream 20 2" \
            "layernorm 10 20" "attention 10 2 3 4" "srupp 9 2 16 8 2 --heads 2" \
@@ -127,13 +128,21 @@ for run in "linear 10 20 30" "scan 5 2 20" "layer 5 2 20 2" "train 5 2 20 2" "st
     check "bench" build/bench $run --seconds 0 --json
     check "its JSON: $run" grep -Eqx "$json" $dir/before.txt
 done
+check "bench" build/bench linear 10 20 30 --type q8 --seconds 0 --json
+check "its case has its options" grep -q '"case": "linear 10 20 30 --type q8"' $dir/before.txt
 check "bench, all cases" build/bench --seconds 0 --threads 1
 refused build/bench linear 10 20
 refused build/bench linear 10 20 0
-refused build/bench linear 10 20 x
+for size in x 1e3 3.7 2k -4 '30 40'; do refused build/bench linear 10 20 $size; done
 refused build/bench nothing 1
 refused build/bench stream 20 2 --isa none
 refused build/bench stream 20 2 --threads
 refused build/bench stream 20 2 --seconds x
+refused build/bench stream 20 2 --threads 1.5
+refused build/bench stream 20 2 --heads 2
+refused build/bench scan 5 2 20 --type q8
+refused build/bench srupp 9 2 16 8 2 --train --type q8
+refused build/bench stream 20 2 --fast
+unwritten build/bench stream 20 2 --seconds 0 --json
 
 finish
