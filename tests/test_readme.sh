@@ -56,6 +56,9 @@ done
 for file in $(grep -o '](\([a-zA-Z._/-]*\))' README.md | tr -d ']()' | sort -u); do
     check "README.md: $file is there" [ -e $file ]
 done
+for status in $(sed -n 's/^ *\(SRU_E[A-Z]*\) *=.*/\1/p' sru.h); do
+    check "README.md: $status is among the errors" grep -q "^| .$status" README.md
+done
 check "README.md has all its figures" sh -c '! grep -n "@@" README.md'
 
 finish
