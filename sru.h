@@ -3679,6 +3679,11 @@ static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
     return y;
 }
 
+static size_t sru__weight_bytes(const sru_config *f, sru_type type)
+{
+    return sru__layer_at(f, type, sru__layers(f) - 1).end;
+}
+
 /* Says what is wrong with a configuration. All sizes derived from a valid one fit a size_t. */
 static sru_status sru__check_config(const sru_config *f, char *error)
 {
@@ -4367,7 +4372,7 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
     c.measure = &n->work;
     status = sru_forward(&c, &m, &io);
     if (status) return status;
-    n->weights = sru__layer_at(&m.config, m.type, sru__layers(&m.config) - 1).end;
+    n->weights = sru__weight_bytes(&m.config, m.type);
     n->state = sru__state_floats(&m.config);
 #ifndef SRU_NO_BACKWARD
     if (m.type == SRU_PLAIN) {
@@ -4496,8 +4501,7 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     to->vocab_size = from->vocab_size;
     to->weights = weights;
     first = sru__first_slot(&from->config);
-    status = c.op->copy(&c, weights, NULL, sru__layer_at(&from->config, to->type,
-                                                         sru__layers(&from->config) - 1).end);
+    status = c.op->copy(&c, weights, NULL, sru__weight_bytes(&from->config, to->type));
     if (status) return status;
     if (first.rows && !c.op->pack(&c, weights, to->type, sru__weights(from, &first), first.rows,
                                   first.cols))
@@ -5280,11 +5284,12 @@ static sru_status sru__load_slot(const sru__file *file, const char *prefix, int 
 static int sru__is_tensor_of(const sru_config *f, const char *rest)
 {
     const sru__slot first = sru__first_slot(f);
+    sru__layer y;
     char name[SRU__NAME];
     int l, i;
     if (first.rows && !strcmp(rest, first.name)) return 1;
     for (l = 0; l < sru__layers(f); l++) {
-        const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
+        sru__next_layer(&y, f, SRU_PLAIN, l);
         for (i = 0; i <= SRU__SLOTS; i++) {
             if (i < SRU__SLOTS && !y.slot[i].rows) continue;
             sru__tensor_name(name, "", l, i < SRU__SLOTS ? y.slot[i].name : "scale_x");
@@ -5325,6 +5330,7 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     sru__json j;
     sru__entry e;
     sru__slot first;
+    sru__layer y;
     sru_config f;
     char found[SRU__NAME], name[SRU__NAME];
     sru_status status;
@@ -5350,10 +5356,10 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     if (status) return SRU_EFILE;
     first = sru__first_slot(&f);
     if (weights && m->type != SRU_PLAIN)        /* between tensors too: the same bytes each time */
-        memset(weights, 0, sru__layer_at(&f, m->type, sru__layers(&f) - 1).end);
+        memset(weights, 0, sru__weight_bytes(&f, m->type));
     status = sru__load_slot(&file, prefix, -1, &first, m->type, 1, weights);
     for (l = 0; l < sru__layers(&f) && !status; l++) {
-        const sru__layer y = sru__layer_at(&f, m->type, l);
+        sru__next_layer(&y, &f, m->type, l);
         for (i = 0; i < SRU__SLOTS && !status; i++)
             status = sru__load_slot(&file, prefix, l, &y.slot[i], m->type, sru__groups(&y, i),
                                     weights);
@@ -5370,26 +5376,23 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     return SRU_OK;
 }
 
-SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
+/* Tensor *index of a valid model; 0 past the last, and *index is then less by their number. */
+static int sru__tensor_at(sru_tensor *t, const sru_model *m, int *index)
 {
-    const sru_config *f;
-    sru__slot s;
+    const sru_config *f = &m->config;
+    sru__slot s = sru__first_slot(f);
+    sru__layer y;
     size_t rank;
-    int l, i;
-    if (!t || !m || index < 0 || m->type != SRU_PLAIN || sru__check_config(&m->config, NULL))
-        return 0;
-    f = &m->config;
-    sru__clear(t, sizeof *t);
-    s = sru__first_slot(f);
-    l = -1;
-    if (!s.rows || index-- > 0)
+    int l = -1, i;
+    if (!s.rows || (*index)-- > 0)
         for (s.rows = 0, l = 0; l < sru__layers(f); l++) {
-            const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
+            sru__next_layer(&y, f, SRU_PLAIN, l);
             for (i = 0; i < SRU__SLOTS && !s.rows; i++)
-                if (y.slot[i].rows && index-- == 0) s = y.slot[i];
+                if (y.slot[i].rows && (*index)-- == 0) s = y.slot[i];
             if (s.rows) break;
         }
     if (!s.rows) return 0;
+    sru__clear(t, sizeof *t);
     sru__tensor_name(t->name, "", l, s.name);
     sru__file_shape(&s, t->shape, &rank);
     if (rank == 1) t->shape[1] = 0;
@@ -5397,6 +5400,12 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
     t->interleave = (int)s.interleave;
     t->transpose = s.transpose;
     return 1;
+}
+
+SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
+{
+    return t && m && index >= 0 && m->type == SRU_PLAIN && !sru__check_config(&m->config, NULL)
+           && sru__tensor_at(t, m, &index);
 }
 
 #ifndef SRU_NO_STDIO
@@ -5449,7 +5458,7 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
     sru__clear(&m, sizeof m);
     m.type = type;
     if (!sru_load_bytes(&m, NULL, file, size, NULL, error)) {
-        need = sru__layer_at(&m.config, type, sru__layers(&m.config) - 1).end;
+        need = sru__weight_bytes(&m.config, type);
         block = (char *)SRU_MALLOC(sizeof m + 63 + need);
         if (!block) {
             sru__say(error, "no memory for %u bytes of weights", need);
@@ -5553,26 +5562,29 @@ static int sru__saved_tensor(sru_tensor *t, const sru_model *m, const char *pref
                              const sru_tensor *own, int n, float *scale)
 {
     char name[SRU__NAME];
-    int l = i;
-    if (sru_get_tensor(t, m, i)) {
+    if (sru__tensor_at(t, m, &i)) {
         memcpy(name, t->name, sizeof name);
         sru__tensor_name(t->name, prefix, -1, name);
         return 1;
     }
-    while (l > 0 && !sru_get_tensor(t, m, l - 1)) l--;
-    l = i - l;                              /* i less the tensors of the network */
-    if (l < sru__layers(&m->config)) {
+    if (i < sru__layers(&m->config)) {
         sru__clear(t, sizeof *t);
-        *scale = sru__layer_at(&m->config, SRU_PLAIN, l).scale_x;
-        sru__tensor_name(t->name, prefix, l, "scale_x");
+        *scale = sru__layer_at(&m->config, SRU_PLAIN, i).scale_x;
+        sru__tensor_name(t->name, prefix, i, "scale_x");
         t->shape[0] = 1;
         t->data = scale;
         return 1;
     }
-    l -= sru__layers(&m->config);
-    if (l >= n) return 0;
-    *t = own[l];
+    i -= sru__layers(&m->config);
+    if (i >= n) return 0;
+    *t = own[i];
     return 1;
+}
+
+static int sru__is_among(const sru_tensor *own, int n, const char *name)
+{
+    while (n > 0 && strcmp(own[n - 1].name, name)) n--;
+    return n > 0;
 }
 
 static size_t sru__tensor_count(const sru_tensor *t)
@@ -5672,12 +5684,12 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
                            const sru_tensor *own, int n, char *error)
 {
     sru__writer w;
-    sru_tensor t, other;
+    sru_tensor t;
     unsigned char length[8];
     char *beside;
     size_t i;
-    float scale, unused;
-    int k, j, saved = errno;
+    float scale;
+    int k, twice = 0, saved = errno;
     if (error) error[0] = 0;
     if (!prefix) prefix = "";
     if (!path || !m || !m->weights || n < 0 || (n && !own))
@@ -5687,7 +5699,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     if (sru__check_config(&m->config, error)) return SRU_EINVAL;
     if (strlen(prefix) > SRU__NAME / 2)
         return sru__say(error, "sru_save: the prefix is too long"), SRU_EINVAL;
-    for (k = 0; k < n; k++) {
+    for (k = 0; k < n && !twice; k++) {
         t = own[k];
         if (!memchr(t.name, 0, sizeof t.name) || !t.name[0] || !t.data
             || sru__tensor_count(&t) > SIZE_MAX / 64 || !strcmp(t.name, "__metadata__"))
@@ -5696,11 +5708,11 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
         if ((t.interleave || t.transpose) && !sru__ordered_rows(&t))
             return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t.name),
                    SRU_EINVAL;
+        twice = sru__is_among(own, k, t.name);
     }
-    for (k = 0; sru__saved_tensor(&t, m, prefix, k, own, n, &scale); k++)
-        for (j = 0; j < k && sru__saved_tensor(&other, m, prefix, j, own, n, &unused); j++)
-            if (!strcmp(t.name, other.name))
-                return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
+    for (k = 0; !twice && sru__saved_tensor(&t, m, prefix, k, NULL, 0, &scale); k++)
+        twice = sru__is_among(own, n, t.name);
+    if (twice) return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
 
     beside = (char *)SRU_MALLOC(strlen(path) + 5);
     if (!beside) return sru__say(error, "no memory for a path"), SRU_ENOMEM;
