@@ -4541,12 +4541,18 @@ typedef struct sru__file {
     char *error;
 } sru__file;
 
-enum { SRU__RANK = 8, SRU__NAME = 128, SRU__TEXT = 2048, SRU__HEADER = 1 << 20 };
+enum {
+    SRU__RANK = 8, SRU__NAME = 128, SRU__TEXT = 2048,
+    SRU__PREFIX = 80,               /* behind it, names have up to 45 characters */
+    SRU__HEADER = 100000000         /* the format's own limit */
+};
 
 typedef struct sru__entry {
-    char name[SRU__NAME];
-    int dtype;
-    size_t rank, shape[SRU__RANK], count, begin, end;
+    char name[SRU__NAME + 1];       /* a longer name is cut: none of ours is as long as that */
+    char type[16];
+    int dtype;                      /* in sru__dtypes; SRU__DTYPES: none of these */
+    size_t rank, shape[SRU__RANK];  /* of more dimensions, the first are kept */
+    size_t count, begin, end;
 } sru__entry;
 
 /* The first four are floats, the next three small whole numbers: these can be read. */
@@ -4621,6 +4627,7 @@ typedef struct sru__json {
     char *error;
     const char *what;               /* it is part of, for the sentence */
     int bad, metadata;              /* a fault was found; the metadata have been seen */
+    int cut;                        /* the last string was longer than its room */
 } sru__json;
 
 static sru__json sru__json_of(const char *text, size_t size, const char *what, char *error)
@@ -4630,7 +4637,7 @@ static sru__json sru__json_of(const char *text, size_t size, const char *what, c
     j.end = text + size;
     j.error = error;
     j.what = what;
-    j.bad = j.metadata = 0;
+    j.bad = j.metadata = j.cut = 0;
     return j;
 }
 
@@ -4679,11 +4686,12 @@ static int sru__hex4(sru__json *j, uint32_t *code)
     return 1;
 }
 
-/* A string, decoded, into text; at most size-1 bytes. text NULL: skipped. */
+/* A string, decoded, into text; what is more than size-1 bytes is cut. */
 static int sru__string(sru__json *j, char *text, size_t size)
 {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     size_t n = 0, i;
+    j->cut = 0;
     if (!sru__accept(j, '"')) return sru__expected(j, "a string");
     while (j->p < j->end && *j->p != '"') {
         uint32_t code = (unsigned char)*j->p++, low;
@@ -4725,12 +4733,14 @@ static int sru__string(sru__json *j, char *text, size_t size)
                     bytes[i] = (char)(0x80 | (code >> 6 * (count - 1 - i) & 63));
             }
         }
-        if (!text) continue;
-        if (n + count >= size) return sru__expected(j, "a shorter string");
+        if (j->cut || n + count >= size) {
+            j->cut = 1;
+            continue;
+        }
         memcpy(text + n, bytes, count);
         n += count;
     }
-    if (text) text[n] = 0;
+    text[n] = 0;
     return sru__accept(j, '"') || sru__expected(j, "the end of a string");
 }
 
@@ -4753,15 +4763,17 @@ static int sru__whole(sru__json *j, size_t *value)
     return 1;
 }
 
-/* [a, b, ...], at most `most` of them; returns how many in count. */
+/* [a, b, ...]; returns how many in count, and keeps at most `most` of them. */
 static int sru__list(sru__json *j, size_t *values, size_t most, size_t *count)
 {
+    size_t value;
     *count = 0;
     if (!sru__expect(j, '[')) return 0;
     if (sru__accept(j, ']')) return 1;
     do {
-        if (*count == most) return sru__expected(j, "fewer numbers in a list");
-        if (!sru__whole(j, &values[(*count)++])) return 0;
+        if (!sru__whole(j, &value)) return 0;
+        if (*count < most) values[*count] = value;
+        ++*count;
     } while (sru__accept(j, ','));
     return sru__expect(j, ']');
 }
@@ -4815,14 +4827,14 @@ static int sru__word(sru__json *j, const char *word)
 
 /* ---- the container --------------------------------------------------------------------------- */
 
-/* The next tensor of the header, in 1; 0 at its end or, with j->bad, at a fault. The metadata are
-   passed over, unless wanted: then the value of that key goes to text. */
+/* 1 and the next tensor of the header; 0 at its end or, with j->bad, at a fault. The metadata are
+   passed over, unless one of their keys is wanted: then its value goes to text. */
 static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const char *wanted,
                      char *text)
 {
-    char key[16];
+    char key[SRU__NAME + 1], rest[2];
     size_t offsets[2], count, i;
-    int seen;
+    int seen, known;
     if (j->bad) return 0;
     if (j->p == j->start) {
         if (!sru__expect(j, '{') || sru__accept(j, '}')) goto end;
@@ -4831,22 +4843,30 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const c
         goto end;
     }
     if (!sru__string(j, e->name, sizeof e->name) || !sru__expect(j, ':')) return 0;
-    if (!strcmp(e->name, "__metadata__")) {
+    while (!strcmp(e->name, "__metadata__")) {
         if (j->metadata++) return sru__expected(j, "no second __metadata__");
         if (!sru__expect(j, '{')) return 0;
         if (!sru__accept(j, '}')) {
             do {
-                char name[SRU__NAME];
-                if (!sru__string(j, name, sizeof name) || !sru__expect(j, ':')) return 0;
-                if (!sru__string(j, wanted && !strcmp(name, wanted) ? text : NULL, SRU__TEXT))
+                if (!sru__string(j, key, sizeof key) || !sru__expect(j, ':')) return 0;
+                if (!wanted || strcmp(key, wanted)) {
+                    if (!sru__string(j, rest, sizeof rest)) return 0;
+                } else if (!sru__string(j, text, SRU__TEXT)) {
                     return 0;
+                } else if (j->cut) {
+                    sru__say(j->error, "the metadata's %s is longer than %u bytes", wanted,
+                             (size_t)SRU__TEXT - 1);
+                    j->bad = 1;
+                    return 0;
+                }
             } while (sru__accept(j, ','));
             if (!sru__expect(j, '}')) return 0;
         }
-        /* what follows is a tensor, or the end: seen as if the metadata had not been there */
-        if (sru__peek(j) == ',') return sru__next(j, file, e, NULL, NULL);
-        sru__expect(j, '}');
-        goto end;
+        if (!sru__accept(j, ',')) {
+            sru__expect(j, '}');
+            goto end;
+        }
+        if (!sru__string(j, e->name, sizeof e->name) || !sru__expect(j, ':')) return 0;
     }
     if (!e->name[0]) return sru__expected(j, "a tensor's name");
     if (!sru__expect(j, '{')) return 0;
@@ -4855,13 +4875,8 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const c
         if (!sru__string(j, key, sizeof key) || !sru__expect(j, ':')) return 0;
         if (!strcmp(key, "dtype") && !(seen & 1)) {
             seen |= 1;
-            if (!sru__string(j, key, sizeof key)) return 0;
-            for (i = 0; i < SRU__DTYPES && strcmp(key, sru__dtypes[i].name); i++) { }
-            if (i == SRU__DTYPES) {
-                sru__say(j->error, "tensor '%s' has the unknown type '%s'", e->name, key);
-                j->bad = 1;
-                return 0;
-            }
+            if (!sru__string(j, e->type, sizeof e->type)) return 0;
+            for (i = 0; i < SRU__DTYPES && strcmp(e->type, sru__dtypes[i].name); i++) { }
             e->dtype = (int)i;
         } else if (!strcmp(key, "shape") && !(seen & 2)) {
             seen |= 2;
@@ -4875,17 +4890,19 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const c
         }
     }
     if (!sru__expect(j, '}')) return 0;
+    known = e->dtype < SRU__DTYPES && e->rank <= SRU__RANK;
     e->count = 1;
-    for (i = 0; i < e->rank; i++)
+    for (i = 0; i < e->rank && known; i++)
         if (!e->shape[i]) e->count = 0;
-    for (i = 0; i < e->rank && e->count; i++) e->count = sru__times(e->count, e->shape[i]);
+    for (i = 0; i < e->rank && known && e->count; i++)
+        e->count = sru__times(e->count, e->shape[i]);
     e->begin = offsets[0];
     e->end = offsets[1];
     if (e->begin > e->end || e->end > file->data_size) {
         sru__say(j->error, "tensor '%s' lies at bytes %u to %u, but the file has %u bytes of data",
                  e->name, e->begin, e->end, file->data_size);
         j->bad = 1;
-    } else if (sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin) {
+    } else if (known && sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin) {
         sru__say(j->error, "tensor '%s' has %u bytes of data, which its shape does not take up",
                  e->name, e->end - e->begin);
         j->bad = 1;
@@ -4901,14 +4918,15 @@ static sru__json sru__header(const sru__file *file)
     return sru__json_of(file->header, file->header_size, "the file's header", file->error);
 }
 
-/* Checks the whole of a file, so that what follows need not. */
+/* Checks the whole of a file, so that what follows need not. Where one tensor ends another begins,
+   or else bytes are in two of them or in none: the sum of all these places, mixed, tells it. */
 static sru_status sru__open(sru__file *file, const void *bytes, size_t size, char *error)
 {
     const unsigned char *p = (const unsigned char *)bytes;
-    sru__json i, j;
-    sru__entry a, b;
-    size_t total = 0, count = 0;
-    uint64_t n;
+    sru__json j;
+    sru__entry e;
+    size_t total = 0;
+    uint64_t n, places = sru__mix(0);
     file->error = error;
     if (error) error[0] = 0;
     if (!bytes) return sru__say(error, "the file is NULL"), SRU_EINVAL;
@@ -4925,58 +4943,44 @@ static sru_status sru__open(sru__file *file, const void *bytes, size_t size, cha
     file->header_size = (size_t)n;
     file->data = p + 8 + file->header_size;
     file->data_size = size - 8 - file->header_size;
-    for (i = sru__header(file); sru__next(&i, file, &a, NULL, NULL); total += a.end - a.begin) {
-        if (++count > 4096)
-            return sru__say(error, "the file has more than 4096 tensors"), SRU_EFILE;
-        for (j = i; sru__next(&j, file, &b, NULL, NULL);) {
-            if (!strcmp(a.name, b.name))
-                return sru__say(error, "the file has two tensors '%s'", a.name), SRU_EFILE;
-            if (a.begin < b.end && b.begin < a.end)
-                return sru__say(error, "tensors '%s' and '%s' overlap", a.name, b.name), SRU_EFILE;
-        }
-        if (j.bad) return SRU_EFILE;
-    }
-    if (i.bad) return SRU_EFILE;
+    for (j = sru__header(file); sru__next(&j, file, &e, NULL, NULL); total += e.end - e.begin)
+        places += sru__mix(e.end) - sru__mix(e.begin);
+    if (j.bad) return SRU_EFILE;
     if (total != file->data_size)
         return sru__say(error, "the tensors take up %u bytes, but the file has %u bytes of data",
                         total, file->data_size), SRU_EFILE;
+    if (places != sru__mix(file->data_size))
+        return sru__say(error, "the file is damaged: some of its tensors overlap"), SRU_EFILE;
     return SRU_OK;
 }
 
-static int sru__find(const sru__file *file, const char *name, sru__entry *e)
-{
-    sru__json j = sru__header(file);
-    while (sru__next(&j, file, e, NULL, NULL))
-        if (!strcmp(e->name, name)) return 1;
-    return 0;
-}
-
-/* The text of a key of the metadata; empty if there is none, or it is too long. */
+/* The text of a key of the metadata; empty if there is none. */
 static sru_status sru__metadata(const sru__file *file, const char *key, char text[SRU__TEXT])
 {
     sru__json j = sru__header(file);
     sru__entry e;
     text[0] = 0;
-    while (sru__next(&j, file, &e, key, text)) { }
-    if (!j.bad) return SRU_OK;
-    text[0] = 0;
-    sru__say(file->error, "the metadata's %s is longer than %u bytes", key, (size_t)SRU__TEXT - 1);
-    return SRU_EFILE;
+    while (!j.metadata && sru__next(&j, file, &e, key, text)) { }
+    return j.bad ? SRU_EFILE : SRU_OK;
 }
 
-/* "(2,3)" */
+static sru_status sru__twice(const sru__file *file, const char *name)
+{
+    return sru__say(file->error, "the file has two tensors '%s'", name), SRU_EFILE;
+}
+
+/* "(2,3)", and "(2,3,...)" if it is long. */
 static const char *sru__shape_text(char text[64], const size_t *shape, size_t rank)
 {
     size_t n = 0, i;
     text[n++] = '(';
-    for (i = 0; i < rank && n < 40; i++) {
+    for (i = 0; i < rank && i < SRU__RANK && n < 36; i++) {
         char number[SRU_ERROR_SIZE];
         sru__say(number, i ? ",%u" : "%u", shape[i]);
-        memcpy(text + n, number, sru__min(strlen(number), 62 - n));
-        n += sru__min(strlen(number), 62 - n);
+        memcpy(text + n, number, strlen(number));   /* of at most 21 characters */
+        n += strlen(number);
     }
-    text[n++] = ')';
-    text[n] = 0;
+    memcpy(text + n, i < rank ? ",...)" : ")", i < rank ? 6 : 2);
     return text;
 }
 
@@ -4990,7 +4994,7 @@ static sru_status sru__check_entry(const sru__file *file, const sru__entry *e, c
                         sru__shape_text(is, e->shape, e->rank)), SRU_EFILE;
     if (e->dtype >= SRU__READABLE)
         return sru__say(file->error, "tensor '%s' has the type %s, which cannot be read as float",
-                        e->name, sru__dtypes[e->dtype].name), SRU_EFILE;
+                        e->name, e->type), SRU_EFILE;
     return SRU_OK;
 }
 
@@ -5033,14 +5037,20 @@ static size_t sru__ordered_rows(const sru_tensor *t)
 SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size, char *error)
 {
     sru__file file;
-    sru__entry e;
+    sru__json j;
+    sru__entry e, other;
     sru__source s;
     sru_status status;
+    int found = 0;
     if (!t) return sru__say(error, "the tensor is NULL"), SRU_EINVAL;
     status = sru__open(&file, bytes, size, error);
     if (status) return status;
-    if (!sru__find(&file, t->name, &e))
-        return sru__say(error, "the file has no tensor '%s'", t->name), SRU_ENOENT;
+    for (j = sru__header(&file); sru__next(&j, &file, &other, NULL, NULL);) {
+        if (strcmp(other.name, t->name)) continue;
+        if (found++) return sru__twice(&file, t->name);
+        e = other;
+    }
+    if (!found) return sru__say(error, "the file has no tensor '%s'", t->name), SRU_ENOENT;
     if (!t->data) {
         if (e.rank > 4 || (e.rank && !e.count))
             return sru__say(error, "tensor '%s' is empty, or has more than 4 dimensions", t->name),
@@ -5207,7 +5217,19 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* Slot i of layer l, or i = SRU__SLOTS: scale_x; l = -1: the product before the first layer. */
+/* Slot i of layer l, which is *y, SRU__SLOTS being scale_x; or of l = -1: before the first layer. */
+static sru__slot sru__slot_at(const sru_config *f, const sru__layer *y, int l, int i)
+{
+    sru__slot s;
+    sru__clear(&s, sizeof s);
+    if (l < 0) return i ? s : sru__first_slot(f);
+    if (i < SRU__SLOTS) return y->slot[i];
+    s.name = "scale_x";
+    s.rows = s.cols = 1;
+    return s;
+}
+
+/* The name of a tensor of layer l; l = -1: of one before the first layer. */
 static void sru__tensor_name(char name[SRU__NAME], const char *prefix, int l, const char *slot)
 {
     char text[SRU_ERROR_SIZE];
@@ -5237,39 +5259,30 @@ static sru_status sru__find_prefix(const sru__file *file, char prefix[SRU__NAME]
         *at = 0;
         if (found && strcmp(prefix, e.name))
             return sru__say(file->error, "the file holds two networks, '%srnn_lst' and '%srnn_lst':"
-                            " say which by its prefix", prefix, e.name), SRU_EFILE;
-        strcpy(prefix, e.name);
+                            " give sru_load_bytes() the prefix of one", prefix, e.name), SRU_EFILE;
+        memcpy(prefix, e.name, SRU__NAME);
         found = 1;
     }
     if (!found)
-        return sru__say(file->error, "the file holds no network: no tensor's name has 'rnn_lst.'"),
-               SRU_EFILE;
+        return sru__say(file->error, "the file holds no network: no tensor's name has 'rnn_lst.' "
+                        "within its first %u bytes", (size_t)SRU__NAME), SRU_EFILE;
     return SRU_OK;
 }
 
-/* One tensor of the network: checked, and read where there are weights. */
-static sru_status sru__load_slot(const sru__file *file, const char *prefix, int l,
-                                 const sru__slot *s, sru_type type, size_t groups,
-                                 void *weights)
+/* One tensor of the network, which is e in the file: checked, and read where there are weights. */
+static sru_status sru__load_slot(const sru__file *file, const sru__entry *e, const sru__slot *s,
+                                 sru_type type, size_t groups, void *weights)
 {
-    sru__entry e;
     sru__source from;
-    char name[SRU__NAME], *out;
+    char *out;
     size_t shape[2], rank, g;
     const size_t n = s->rows / groups;
     sru_status status;
-    if (!s->rows) return SRU_OK;
-    sru__tensor_name(name, prefix, l, s->name);
     sru__file_shape(s, shape, &rank);
-    if (!sru__find(file, name, &e)) {
-        char text[64];
-        return sru__say(file->error, "tensor '%s' %s is missing", name,
-                        sru__shape_text(text, shape, rank)), SRU_EFILE;
-    }
-    status = sru__check_entry(file, &e, shape, rank);
+    status = sru__check_entry(file, e, shape, rank);
     if (status || !weights) return status;
     out = (char *)weights + s->at;
-    from = sru__source_of(file, &e, s->rows, s->cols, s->interleave, s->transpose);
+    from = sru__source_of(file, e, s->rows, s->cols, s->interleave, s->transpose);
     if (!s->matrix || type == SRU_PLAIN) {
         sru__copy_values((float *)(void *)out, &from);
         return SRU_OK;
@@ -5281,45 +5294,78 @@ static sru_status sru__load_slot(const sru__file *file, const char *prefix, int 
     return SRU_OK;
 }
 
-static int sru__is_tensor_of(const sru_config *f, const char *rest)
-{
-    const sru__slot first = sru__first_slot(f);
-    sru__layer y;
-    char name[SRU__NAME];
-    int l, i;
-    if (first.rows && !strcmp(rest, first.name)) return 1;
-    for (l = 0; l < sru__layers(f); l++) {
-        sru__next_layer(&y, f, SRU_PLAIN, l);
-        for (i = 0; i <= SRU__SLOTS; i++) {
-            if (i < SRU__SLOTS && !y.slot[i].rows) continue;
-            sru__tensor_name(name, "", l, i < SRU__SLOTS ? y.slot[i].name : "scale_x");
-            if (!strcmp(rest, name)) return 1;
-        }
-    }
-    return 0;
-}
-
 /* scale_x follows from highway_bias; a file that says otherwise is not of this configuration. */
-static sru_status sru__check_scale(const sru__file *file, const char *prefix, int l,
-                                   const sru__layer *y, int rescale)
+static sru_status sru__check_scale(const sru__file *file, const sru__entry *e, const sru__slot *s,
+                                   float scale, int rescale)
 {
-    char name[SRU__NAME];
-    sru__entry e;
-    const size_t one = 1;
-    float x, off, most;
-    sru_status status;
-    sru__tensor_name(name, prefix, l, "scale_x");
-    if (!sru__find(file, name, &e))
-        return sru__say(file->error, "tensor '%s' (1) is missing", name), SRU_EFILE;
-    status = sru__check_entry(file, &e, &one, 1);
+    float off, most;
+    const sru_status status = sru__load_slot(file, e, s, SRU_PLAIN, 1, NULL);
     if (status) return status;
-    x = sru__decode(file->data + e.begin, e.dtype);
-    off = x / y->scale_x - 1;
+    off = sru__decode(file->data + e->begin, e->dtype) / scale - 1;
     /* BF16 has 8 bits, F16 11; without rescale the reference does not look at it */
-    most = e.dtype == 2 ? 5e-3f : e.dtype == 1 ? 1e-3f : 1e-5f;
+    most = e->dtype == 2 ? 5e-3f : e->dtype == 1 ? 1e-3f : 1e-5f;
     if (rescale && !(off > -most && sru__within((double)off, -1, (double)most)))
         return sru__say(file->error, "tensor '%s' does not agree with rescale and highway_bias of "
-                        "the config", name), SRU_EFILE;
+                        "the config", e->name), SRU_EFILE;
+    return SRU_OK;
+}
+
+/* All tensors of the network, in the order of the file: first whether they are there, once; then
+   what they are, and that behind the prefix there are no others. */
+static sru_status sru__load_tensors(const sru__file *file, const char *prefix,
+                                    const sru_config *f, sru_type type, void *weights)
+{
+    unsigned seen[SRU_MAX_LAYERS + 1];          /* a bit for each tensor of layers -1, 0, ... */
+    const size_t n = strlen(prefix);
+    char name[SRU__NAME], text[64];
+    sru__layer y;
+    sru__slot s;
+    size_t shape[2], rank;
+    int l, i, second;
+    memset(seen, 0, sizeof seen);
+    for (second = 0; second < 2; second++) {
+        sru__json j = sru__header(file);
+        sru__entry e;
+        while (sru__next(&j, file, &e, NULL, NULL)) {
+            sru_status status = SRU_OK;
+            int found = 0;
+            if (strncmp(e.name, prefix, n)) continue;
+            for (l = -1; l < sru__layers(f) && !found; l++) {
+                if (l >= 0) sru__next_layer(&y, f, type, l);
+                sru__tensor_name(name, prefix, l, "");
+                if (strncmp(e.name, name, strlen(name))) continue;
+                for (i = 0; i <= SRU__SLOTS && !found; i++) {
+                    s = sru__slot_at(f, &y, l, i);
+                    if (!s.rows || strcmp(e.name + strlen(name), s.name)) continue;
+                    found = 1;
+                    if (!second) {
+                        if (seen[l + 1] >> i & 1) return sru__twice(file, e.name);
+                        seen[l + 1] |= 1u << i;
+                    } else if (i == SRU__SLOTS) {
+                        status = sru__check_scale(file, &e, &s, y.scale_x, f->rescale);
+                    } else {
+                        status = sru__load_slot(file, &e, &s, type, l < 0 ? 1 : sru__groups(&y, i),
+                                                weights);
+                    }
+                    if (status) return status;
+                }
+            }
+            if (second && !found)
+                return sru__say(file->error, "tensor '%s' is unexpected: a network of this config "
+                                "has none", e.name), SRU_EFILE;
+        }
+        for (l = -1; l < sru__layers(f) && !second; l++) {
+            if (l >= 0) sru__next_layer(&y, f, type, l);
+            for (i = 0; i <= SRU__SLOTS; i++) {
+                s = sru__slot_at(f, &y, l, i);
+                if (!s.rows || seen[l + 1] >> i & 1) continue;
+                sru__tensor_name(name, prefix, l, s.name);
+                sru__file_shape(&s, shape, &rank);
+                return sru__say(file->error, "tensor '%s' %s is missing", name,
+                                sru__shape_text(text, shape, rank)), SRU_EFILE;
+            }
+        }
+    }
     return SRU_OK;
 }
 
@@ -5329,13 +5375,9 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     sru__file file;
     sru__json j;
     sru__entry e;
-    sru__slot first;
-    sru__layer y;
     sru_config f;
     char found[SRU__NAME], name[SRU__NAME];
     sru_status status;
-    size_t n;
-    int l, i;
     if (!m) return sru__say(error, "the model is NULL"), SRU_EINVAL;
     if ((unsigned)m->type > SRU_Q8)
         return sru__say(error, "no file is read into type %u", (size_t)m->type), SRU_EINVAL;
@@ -5347,29 +5389,17 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
         prefix = found;
     }
     if (status) return status;
-    n = strlen(prefix);
+    if (strlen(prefix) > SRU__PREFIX)
+        return sru__say(error, "the prefix '%s' is longer than %u bytes", prefix,
+                        (size_t)SRU__PREFIX), SRU_EFILE;
     sru__tensor_name(name, prefix, 0, "transform_module.");
     if (f.arch != SRU_ARCH_SRUPP) f.arch = SRU_ARCH_SRU;
     for (j = sru__header(&file); f.arch == SRU_ARCH_SRU && sru__next(&j, &file, &e, NULL, NULL);)
         if (!strncmp(e.name, name, strlen(name))) f.arch = SRU_ARCH_SRU3;
-    status = sru__check_config(&f, error);
-    if (status) return SRU_EFILE;
-    first = sru__first_slot(&f);
+    if (sru__check_config(&f, error)) return m->config.input_size ? SRU_EINVAL : SRU_EFILE;
     if (weights && m->type != SRU_PLAIN)        /* between tensors too: the same bytes each time */
         memset(weights, 0, sru__weight_bytes(&f, m->type));
-    status = sru__load_slot(&file, prefix, -1, &first, m->type, 1, weights);
-    for (l = 0; l < sru__layers(&f) && !status; l++) {
-        sru__next_layer(&y, &f, m->type, l);
-        for (i = 0; i < SRU__SLOTS && !status; i++)
-            status = sru__load_slot(&file, prefix, l, &y.slot[i], m->type, sru__groups(&y, i),
-                                    weights);
-        if (!status) status = sru__check_scale(&file, prefix, l, &y, f.rescale);
-    }
-    for (j = sru__header(&file); !status && sru__next(&j, &file, &e, NULL, NULL);)
-        if (!strncmp(e.name, prefix, n) && !sru__is_tensor_of(&f, e.name + n)) {
-            sru__say(error, "tensor '%s' is unexpected: a network of this config has none", e.name);
-            status = SRU_EFILE;
-        }
+    status = sru__load_tensors(&file, prefix, &f, m->type, weights);
     if (status) return status;
     m->config = f;
     if (weights) m->weights = weights;
@@ -5697,7 +5727,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     if (m->type != SRU_PLAIN)
         return sru__say(error, "sru_save: only SRU_PLAIN weights can be saved"), SRU_EINVAL;
     if (sru__check_config(&m->config, error)) return SRU_EINVAL;
-    if (strlen(prefix) > SRU__NAME / 2)
+    if (strlen(prefix) > SRU__PREFIX)
         return sru__say(error, "sru_save: the prefix is too long"), SRU_EINVAL;
     for (k = 0; k < n && !twice; k++) {
         t = own[k];
