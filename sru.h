@@ -273,7 +273,10 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, 
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
 /* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
-   its embedding is. An older file stays whole until the new one is complete. */
+   its embedding is. An older file stays whole until the new one is complete.
+   What the reference has no arguments for stands beside config in the metadata, for sru_load()
+   alone: layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1, rnn_dropout.
+   Projection sizes that differ are only for its SRU in 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
                            const sru_tensor *own, int n, char *error);
@@ -4625,7 +4628,7 @@ static float sru__value(const sru__source *s, size_t row, size_t col)
 typedef struct sru__json {
     const char *start, *p, *end;
     char *error;
-    const char *what;               /* it is part of, for the sentence */
+    const char *what;               /* is at fault, for the sentence */
     int bad, metadata;              /* a fault was found; the metadata have been seen */
     int cut;                        /* the last string was longer than its room */
 } sru__json;
@@ -4644,7 +4647,7 @@ static sru__json sru__json_of(const char *text, size_t size, const char *what, c
 static int sru__expected(sru__json *j, const char *what)
 {
     if (!j->bad)
-        sru__say(j->error, "%s is damaged: expected %s at byte %u", j->what, what,
+        sru__say(j->error, "%s: expected %s at byte %u", j->what, what,
                  (size_t)(j->p - j->start));
     j->bad = 1;
     return 0;
@@ -4915,7 +4918,8 @@ end:
 
 static sru__json sru__header(const sru__file *file)
 {
-    return sru__json_of(file->header, file->header_size, "the file's header", file->error);
+    return sru__json_of(file->header, file->header_size, "the file's header is damaged",
+                       file->error);
 }
 
 /* Checks the whole of a file, so that what follows need not. Where one tensor ends another begins,
@@ -5075,9 +5079,10 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
 
 /* ---- the configuration ----------------------------------------------------------------------- */
 
-/* The arguments of the reference's SRU (1), of its SRUpp (2), of both (3): i whole number, l the
-   same or -1, b Boolean, n Boolean negated here, f number or null, p projection size or list of
-   them, - without effect on results, 0 only null is understood. */
+/* The arguments of the reference's SRU (1), of its SRUpp (2), of both (3), and what stands beside
+   config where it is no argument, so that SRU(**config) works (4): i whole number, e the same where
+   l is not given, l the same or -1, b Boolean, n Boolean negated here, f number or null, p
+   projection size or list of them, - without effect on results, 0 only null is understood. */
 static const struct { const char *name; char of, kind; size_t at; } sru__fields[] = {
     { "input_size",                 3, 'i', offsetof(sru_config, input_size) },
     { "hidden_size",                3, 'i', offsetof(sru_config, hidden_size) },
@@ -5085,20 +5090,23 @@ static const struct { const char *name; char of, kind; size_t at; } sru__fields[
     { "proj_size",                  2, 'p', 0 },
     { "num_layers",                 3, 'i', offsetof(sru_config, num_layers) },
     { "dropout",                    3, 'f', offsetof(sru_config, dropout) },
-    { "rnn_dropout",                1, 'f', offsetof(sru_config, rnn_dropout) },
+    { "rnn_dropout",                5, 'f', offsetof(sru_config, rnn_dropout) },
+    { "layer_dropout",              4, 'f', offsetof(sru_config, layer_dropout) },
     { "attn_dropout",               2, 'f', offsetof(sru_config, attn_dropout) },
     { "num_heads",                  2, 'i', offsetof(sru_config, num_heads) },
     { "bidirectional",              3, 'b', offsetof(sru_config, bidirectional) },
-    { "use_tanh",                   1, 'b', offsetof(sru_config, use_tanh) },
+    { "use_tanh",                   5, 'b', offsetof(sru_config, use_tanh) },
     { "layer_norm",                 3, 'b', offsetof(sru_config, layer_norm) },
     { "normalize_after",            3, 'b', offsetof(sru_config, normalize_after) },
     { "attn_layer_norm",            2, 'n', offsetof(sru_config, no_attn_layer_norm) },
     { "highway_bias",               3, 'f', offsetof(sru_config, highway_bias) },
-    { "attention_every_n_layers",   2, 'i', offsetof(sru_config, attention_every_n_layers) },
+    { "attention_every_n_layers",   2, 'e', offsetof(sru_config, attention_every_n_layers) },
     { "attention_last_n_layers",    2, 'l', offsetof(sru_config, attention_last_n_layers) },
-    { "has_skip_term",              1, 'n', offsetof(sru_config, no_skip_term) },
+    { "has_skip_term",              5, 'n', offsetof(sru_config, no_skip_term) },
     { "rescale",                    3, 'b', offsetof(sru_config, rescale) },
-    { "v1",                         1, 'b', offsetof(sru_config, v1) },
+    { "v1",                         5, 'b', offsetof(sru_config, v1) },
+    { "causal",                     4, 'b', offsetof(sru_config, causal) },
+    { "window",                     4, 'i', offsetof(sru_config, window) },
     { "nn_rnn_compatible_return",   3, 'b', offsetof(sru_config, nn_rnn_compatible_return) },
     { "proj_input_to_hidden_first", 3, 'b', offsetof(sru_config, proj_input_to_hidden_first) },
     { "weight_c_init",              3, 'f', offsetof(sru_config, weight_c_init) },
@@ -5108,71 +5116,75 @@ static const struct { const char *name; char of, kind; size_t at; } sru__fields[
 };
 enum { SRU__FIELDS = sizeof sru__fields / sizeof *sru__fields };
 
-static int sru__small(sru__json *j, size_t value)
+/* Whether a field is an argument of the reference, in config; or stands beside it. */
+static int sru__in_config(const sru_config *f, size_t field)
 {
-    return value <= 0x7fffffff || sru__expected(j, "a smaller number");
+    return sru__fields[field].of & (f->arch == SRU_ARCH_SRUPP ? 2 : 1);
 }
 
-static int sru__read_field(sru__json *j, sru_config *f, const char *name)
+static int sru__beside(const sru_config *f, size_t field)
 {
-    size_t i, value = 0, list[SRU_MAX_LAYERS], n;
-    int truth, whole;
+    return !sru__in_config(f, field) && (sru__fields[field].of & 4);
+}
+
+static int sru__int(sru__json *j, int *value)
+{
+    size_t n;
+    if (!sru__whole(j, &n)) return 0;
+    *value = (int)n;
+    return n <= 0x7fffffff || sru__expected(j, "a smaller number");
+}
+
+/* The value of a field. null is false, and else the default. */
+static int sru__read_field(sru__json *j, sru_config *f, size_t field)
+{
+    const char kind = sru__fields[field].kind;
+    void *const to = (char *)f + sru__fields[field].at;
+    int value = 0, negative;
     double number = 0;
     float single;
-    for (i = 0; i < SRU__FIELDS && strcmp(name, sru__fields[i].name); i++) { }
-    if (i == SRU__FIELDS || !(sru__fields[i].of & (f->arch == SRU_ARCH_SRUPP ? 2 : 1))) {
-        sru__say(j->error, "the config has the argument '%s', which is unknown", name);
-        j->bad = 1;
-        return 0;
+    if (strchr("bn-", kind)) {
+        if (sru__word(j, "true") || sru__word(j, "1")) value = 1;
+        else if (!sru__word(j, "false") && !sru__word(j, "0") && !sru__word(j, "null"))
+            return sru__expected(j, "true or false");
+        value ^= kind == 'n';
+        if (kind != '-') memcpy(to, &value, sizeof value);
+        return 1;
     }
-    switch (sru__fields[i].kind) {
-    case 'l':
-        if (sru__word(j, "-1")) return 1;       /* the default, here 0; and 0 is here -1 */
-        /* fall through */
-    case 'i':
-        if (!sru__whole(j, &value) || !sru__small(j, value)) return 0;
-        whole = sru__fields[i].kind == 'l' && !value ? -1 : (int)value;
-        memcpy((char *)f + sru__fields[i].at, &whole, sizeof whole);
+    if (sru__word(j, "null")) return 1;
+    switch (kind) {
+    case 'l':                               /* -1 is the default, here 0; 0 and less are here -1 */
+        negative = sru__accept(j, '-');
+        if (!sru__int(j, &value)) return 0;
+        if (negative || !value) value = negative && value == 1 ? 0 : -1;
+        memcpy(to, &value, sizeof value);
+        return 1;
+    case 'i': case 'e':
+        if (!sru__int(j, &value)) return 0;
+        memcpy(to, &value, sizeof value);
         return 1;
     case 'p':
-        if (sru__peek(j) != '[') {
-            if (!sru__whole(j, &value) || !sru__small(j, value)) return 0;
-            f->projection_size = (int)value;
-            return 1;
-        }
-        if (!sru__list(j, list, SRU_MAX_LAYERS, &n)) return 0;
-        for (i = 0; i < n; i++) {
-            if (!sru__small(j, list[i])) return 0;
-            f->projection_sizes[i] = (int)list[i];
-        }
-        return 1;
+        if (!sru__accept(j, '[')) return sru__int(j, &f->projection_size);
+        if (sru__accept(j, ']')) return 1;
+        do {
+            if (value == SRU_MAX_LAYERS) return sru__expected(j, "fewer layers");
+            if (!sru__int(j, &f->projection_sizes[value++])) return 0;
+        } while (sru__accept(j, ','));
+        return sru__expect(j, ']');
     case 'f':
-        if (sru__word(j, "null")) return 1;
         if (!sru__number(j, &number)) return 0;
         if (!(number > -1e38 && number < 1e38)) return sru__expected(j, "a smaller number");
         single = (float)number;
-        memcpy((char *)f + sru__fields[i].at, &single, sizeof single);
+        memcpy(to, &single, sizeof single);
         return 1;
-    case '0':
-        if (sru__word(j, "null")) return 1;
-        sru__say(j->error, "the config has a '%s', which cannot be read from a file", name);
-        j->bad = 1;
-        return 0;
     default:
-        truth = sru__word(j, "true");
-        if (!truth && !sru__word(j, "false")) return sru__expected(j, "true or false");
-        if (sru__fields[i].kind == '-') return 1;
-        truth ^= sru__fields[i].kind == 'n';
-        memcpy((char *)f + sru__fields[i].at, &truth, sizeof truth);
-        return 1;
+        return sru__expected(j, "null, as a module cannot be read from a file,");
     }
 }
 
 static sru_status sru__read_config(const sru__file *file, sru_config *f)
 {
-    /* what the reference has no argument for stands beside config, so that SRU(**config) works */
-    static const char *const ours[] = { "layer_dropout", "causal", "window" };
-    char text[SRU__TEXT], name[SRU__NAME];
+    char text[SRU__TEXT], name[SRU__NAME], what[SRU_ERROR_SIZE];
     sru__json j;
     size_t i;
     sru__clear(f, sizeof *f);
@@ -5188,27 +5200,31 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
         return sru__say(file->error, "the file holds a module %s: only SRU and SRUpp are supported",
                         text), SRU_EFILE;
     }
-    for (i = 0; i < sizeof ours / sizeof *ours; i++) {
-        double number = 0;
-        if (sru__metadata(file, ours[i], text)) return SRU_EFILE;
+    for (i = 0; i < SRU__FIELDS; i++) {
+        if (!sru__beside(f, i)) continue;
+        if (sru__metadata(file, sru__fields[i].name, text)) return SRU_EFILE;
         if (!text[0]) continue;
-        j = sru__json_of(text, strlen(text), ours[i], file->error);
-        if (!sru__number(&j, &number)) return SRU_EFILE;
-        if (sru__peek(&j) != -1) return sru__expected(&j, "its end"), SRU_EFILE;
-        if (!(number >= 0 && number <= 1 << 23))
-            return sru__say(file->error, "%s in the metadata is out of range", ours[i]), SRU_EFILE;
-        if (i == 0) f->layer_dropout = (float)number;
-        if (i == 1) f->causal = number != 0;
-        if (i == 2) f->window = (int)number;
+        sru__say(what, "the metadata's %s is not understood", sru__fields[i].name);
+        j = sru__json_of(text, strlen(text), what, file->error);
+        if (sru__read_field(&j, f, i) && sru__peek(&j) != -1) sru__expected(&j, "its end");
+        if (j.bad) return SRU_EFILE;
     }
     if (sru__metadata(file, "config", text)) return SRU_EFILE;
     if (!text[0])
         return sru__say(file->error, "the file's metadata has no config"), SRU_EFILE;
-    j = sru__json_of(text, strlen(text), "the config in the metadata", file->error);
+    j = sru__json_of(text, strlen(text), "the metadata's config is damaged", file->error);
     if (sru__expect(&j, '{') && !sru__accept(&j, '}')) {
-        do if (!sru__string(&j, name, sizeof name) || !sru__expect(&j, ':')
-               || !sru__read_field(&j, f, name)) return SRU_EFILE;
-        while (sru__accept(&j, ','));
+        do {
+            if (!sru__string(&j, name, sizeof name) || !sru__expect(&j, ':')) return SRU_EFILE;
+            for (i = 0; i < SRU__FIELDS && strcmp(name, sru__fields[i].name); i++) { }
+            if (i == SRU__FIELDS || !sru__in_config(f, i))
+                return sru__say(file->error, "the config has the argument '%s', which is unknown",
+                                name), SRU_EFILE;
+            sru__say(what, "the config's %s is not understood", name);
+            j.what = what;
+            if (!sru__read_field(&j, f, i)) return SRU_EFILE;
+            j.what = "the metadata's config is damaged";
+        } while (sru__accept(&j, ','));
         sru__expect(&j, '}');
     }
     if (!j.bad && sru__peek(&j) != -1) sru__expected(&j, "its end");
@@ -5217,7 +5233,7 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* Slot i of layer l, which is *y, SRU__SLOTS being scale_x; or of l = -1: before the first layer. */
+/* Slot i of layer l, which is y, or scale_x for i = SRU__SLOTS; l = -1: before the first layer. */
 static sru__slot sru__slot_at(const sru_config *f, const sru__layer *y, int l, int i)
 {
     sru__slot s;
@@ -5294,20 +5310,22 @@ static sru_status sru__load_slot(const sru__file *file, const sru__entry *e, con
     return SRU_OK;
 }
 
-/* scale_x follows from highway_bias; a file that says otherwise is not of this configuration. */
+/* scale_x follows from rescale and highway_bias; a file that says otherwise is not of this
+   configuration: rescale=True was the default up to 2.1.4. Without a skip term nothing uses it. */
 static sru_status sru__check_scale(const sru__file *file, const sru__entry *e, const sru__slot *s,
-                                   float scale, int rescale)
+                                   float scale, const sru_config *f)
 {
     float off, most;
     const sru_status status = sru__load_slot(file, e, s, SRU_PLAIN, 1, NULL);
     if (status) return status;
     off = sru__decode(file->data + e->begin, e->dtype) / scale - 1;
-    /* BF16 has 8 bits, F16 11; without rescale the reference does not look at it */
-    most = e->dtype == 2 ? 5e-3f : e->dtype == 1 ? 1e-3f : 1e-5f;
-    if (rescale && !(off > -most && sru__within((double)off, -1, (double)most)))
-        return sru__say(file->error, "tensor '%s' does not agree with rescale and highway_bias of "
-                        "the config", e->name), SRU_EFILE;
-    return SRU_OK;
+    most = e->dtype == 2 ? 5e-3f : e->dtype == 1 ? 1e-3f : 1e-5f;   /* BF16 has 8 bits, F16 11 */
+    if (f->no_skip_term || sru__within((double)off, -(double)most, (double)most)) return SRU_OK;
+    if (!f->rescale)
+        return sru__say(file->error, "tensor '%s' is not 1: it says rescale=True, which the config "
+                        "does not", e->name), SRU_EFILE;
+    return sru__say(file->error, "tensor '%s' does not agree with rescale and highway_bias of the "
+                    "config", e->name), SRU_EFILE;
 }
 
 /* All tensors of the network, in the order of the file: first whether they are there, once; then
@@ -5342,7 +5360,7 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix,
                         if (seen[l + 1] >> i & 1) return sru__twice(file, e.name);
                         seen[l + 1] |= 1u << i;
                     } else if (i == SRU__SLOTS) {
-                        status = sru__check_scale(file, &e, &s, y.scale_x, f->rescale);
+                        status = sru__check_scale(file, &e, &s, y.scale_x, f);
                     } else {
                         status = sru__load_slot(file, &e, &s, type, l < 0 ? 1 : sru__groups(&y, i),
                                                 weights);
@@ -5520,7 +5538,7 @@ static void sru__put(sru__writer *w, const void *bytes, size_t n)
 
 static void sru__put_text(sru__writer *w, const char *text) { sru__put(w, text, strlen(text)); }
 
-/* Inside a JSON string, `deep` times over: the config is JSON in a string of JSON. */
+/* Inside a JSON string. */
 static void sru__put_escaped(sru__writer *w, const char *text)
 {
     for (; *text; text++) {
@@ -5530,7 +5548,7 @@ static void sru__put_escaped(sru__writer *w, const char *text)
             code[1] = *text;
             sru__put(w, code, 2);
         } else if ((unsigned char)*text < 32) {
-            sprintf(code, "\\u%04x", (unsigned)(unsigned char)*text);
+            snprintf(code, sizeof code, "\\u%04x", (unsigned)(unsigned char)*text);
             sru__put(w, code, 6);
         } else {
             sru__put(w, text, 1);
@@ -5544,47 +5562,50 @@ static void sru__number_text(char text[32], float x)
     int digits;
     for (digits = 1; digits < 10; digits++) {
         char *p;
-        sprintf(text, "%.*g", digits, (double)x);
+        snprintf(text, 32, "%.*g", digits, (double)x);
         for (p = text; *p; p++)
             if (*p == ',') *p = '.';        /* some locales */
         if ((float)strtod(text, NULL) == x) break;
     }
 }
 
-static void sru__config_text(char text[SRU__TEXT], const sru_config *f)
+/* The fields that do not have their defaults: in config, which is JSON in a string of JSON, or
+   beside it. */
+static void sru__put_fields(sru__writer *w, const sru_config *f, int beside)
 {
-    char number[32];
-    size_t i;
-    int l, whole, listed = 0, n = 0;
-    float single;
-    for (l = 0; l < sru__layers(f); l++) listed |= f->projection_sizes[l];
-    n += sprintf(text + n, "{");
+    size_t i, n = 0;
+    int l, differ = 0;
+    for (l = 1; l < sru__layers(f); l++) differ |= sru__projection(f, l) != sru__projection(f, 0);
     for (i = 0; i < SRU__FIELDS; i++) {
-        const char *name = sru__fields[i].name;
         const char kind = sru__fields[i].kind;
+        char text[16 * SRU_MAX_LAYERS] = "";
+        int whole;
+        float single;
+        if (!(beside ? sru__beside(f, i) : sru__in_config(f, i))) continue;
         memcpy(&whole, (const char *)f + sru__fields[i].at, sizeof whole);
         memcpy(&single, (const char *)f + sru__fields[i].at, sizeof single);
-        if (!(sru__fields[i].of & (f->arch == SRU_ARCH_SRUPP ? 2 : 1))) continue;
-        if (kind == 'p' && listed) {
-            n += sprintf(text + n, ", \"%s\": ", name);
+        if (kind == 'p') whole = (int)sru__projection(f, 0);
+        if (kind == 'e' && f->attention_last_n_layers) whole = 0;   /* it does not count then */
+        if (kind == 'p' && differ) {
             for (l = 0; l < sru__layers(f); l++)
-                n += sprintf(text + n, "%s%d", l ? ", " : "[", f->projection_sizes[l]
-                             ? f->projection_sizes[l] : f->projection_size);
-            n += sprintf(text + n, "]");
-        } else if (kind == 'p' && f->projection_size) {
-            n += sprintf(text + n, ", \"%s\": %d", name, f->projection_size);
-        } else if ((kind == 'i' || kind == 'l') && whole) {
-            n += sprintf(text + n, "%s\"%s\": %d", n > 1 ? ", " : "", name,
-                         whole < 0 ? 0 : whole);
-        } else if ((kind == 'b' || kind == 'n') && whole) {
-            n += sprintf(text + n, ", \"%s\": %s", name, kind == 'b' ? "true" : "false");
+                sru__say(text + strlen(text), l ? ", %u" : "[%u", sru__projection(f, l));
+            strcat(text, "]");
+        } else if (strchr("ielp", kind) && whole) {
+            sru__say(text, "%u", whole < 0 ? (size_t)0 : (size_t)whole);
+        } else if (strchr("bn", kind) && whole) {
+            sru__say(text, kind == 'b' ? "true" : "false");
         } else if (kind == 'f' && (single != 0 || (f->arch == SRU_ARCH_SRUPP
-                                                   && !strcmp(name, "highway_bias")))) {
-            sru__number_text(number, single);
-            n += sprintf(text + n, ", \"%s\": %s", name, number);
+                                                   && !strcmp(sru__fields[i].name,
+                                                              "highway_bias")))) {
+            sru__number_text(text, single);
         }
+        if (!text[0]) continue;
+        sru__put_text(w, beside ? ",\"" : n++ ? ", \\\"" : "\\\"");
+        sru__put_text(w, sru__fields[i].name);
+        sru__put_text(w, beside ? "\":\"" : "\\\": ");
+        sru__put_text(w, text);
+        if (beside) sru__put_text(w, "\"");
     }
-    sprintf(text + n, "}");
 }
 
 /* Tensor i of a file: those of the network, then scale_x of each layer, then the caller's. */
@@ -5627,27 +5648,18 @@ static size_t sru__tensor_count(const sru_tensor *t)
 static void sru__put_header(sru__writer *w, const sru_model *m, const char *prefix,
                             const sru_tensor *own, int n)
 {
-    char text[SRU__TEXT];
+    char text[SRU_ERROR_SIZE];
     sru_tensor t;
     size_t at = 0, i;
     float scale;
     int k;
-    sru__config_text(text, &m->config);
     sru__put_text(w, "{\"__metadata__\":{\"module\":\"SRU");
     if (m->config.arch == SRU_ARCH_SRUPP) sru__put_text(w, "pp");
-    sru__put_text(w, "\",\"config\":\"");
-    sru__put_escaped(w, text);
-    if (m->config.layer_dropout > 0) {
-        sru__number_text(text, m->config.layer_dropout);
-        sru__put_text(w, "\",\"layer_dropout\":\"");
-        sru__put_text(w, text);
-    }
-    if (m->config.causal) sru__put_text(w, "\",\"causal\":\"1");
-    if (m->config.window) {
-        sru__say(text, "\",\"window\":\"%u", (size_t)m->config.window);
-        sru__put_text(w, text);
-    }
-    sru__put_text(w, "\"}");
+    sru__put_text(w, "\",\"config\":\"{");
+    sru__put_fields(w, &m->config, 0);
+    sru__put_text(w, "}\"");
+    sru__put_fields(w, &m->config, 1);
+    sru__put_text(w, "}");
     for (k = 0; sru__saved_tensor(&t, m, prefix, k, own, n, &scale); k++) {
         const size_t bytes = 4 * sru__tensor_count(&t);
         sru__put_text(w, ",\"");

@@ -931,12 +931,21 @@ static void test_config(void)
         { "{\"input_size\": 3, \"hidden_size\": 2, \"rescale\": true}", "scale_x", "rescale" },
         { "{\"input_size\": 3, \"hidden_size\": 2, \"rescale\": true, \"highway_bias\": -2}",
           "scale_x", "rescale" },
-        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": 1}", "config",
+        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": 1}", "rnn_lst.0.weight",
+          "(3,16)" },
+        { "{\"input_size\": 3, \"hidden_size\": 2, \"has_skip_term\": 0}", "rnn_lst.0.weight",
+          "(3,6)" },
+        { "{\"input_size\": 3, \"hidden_size\": 2, \"has_skip_term\": null}", "rnn_lst.0.weight",
+          "(3,6)" },
+        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": 2}", "config's bidirectional",
           "true or false" },
-        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": \"true\"}", "config",
-          "true or false" },
-        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": True}", "config",
-          "true or false" },
+        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": 10}", "config", NULL },
+        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": -1}", "config", NULL },
+        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": 1.0}", "config", NULL },
+        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": \"true\"}",
+          "config's bidirectional", "true or false" },
+        { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": True}",
+          "config's bidirectional", "true or false" },
         { "{\"input_size\": 3, \"hidden_size\": 2, \"bidirectional\": trueish}", "config", NULL },
         { "{\"input_size\": 3, \"hidden_size\": 2, \"dropout\": 1}", "dropout", NULL },
         { "{\"input_size\": 3, \"hidden_size\": 2, \"dropout\": -0.1}", "dropout", NULL },
@@ -956,6 +965,11 @@ static void test_config(void)
         { "{\"input_size\": 3, \"hidden_size\": 65536, \"num_layers\": 32}",
           sizeof(size_t) > 4 ? "rnn_lst." : "too large", NULL }
     };
+    static const char *const good[] = {
+        "", ", \"bidirectional\": 0", ", \"use_tanh\": 1", ", \"v1\": null, \"rescale\": null",
+        ", \"has_skip_term\": 1", ", \"projection_size\": null", ", \"highway_bias\": null",
+        ", \"amp_recurrence_fp16\": 1", ", \"custom_m\": null, \"num_layers\": null"
+    };
     static const char *const sizes[] = { "input_size", "hidden_size", "num_layers",
                                          "projection_size" };
     static const char *const floats[] = { "dropout", "rnn_dropout", "highway_bias",
@@ -973,13 +987,18 @@ static void test_config(void)
         set_metadata(im, bad[i].config);
         refuse(bad[i].config, im, bad[i].a, bad[i].b, NULL);
     }
+    for (i = 0; i < sizeof good/sizeof *good; i++) {
+        sprintf(config, "{\"input_size\": 3, \"hidden_size\": 2%s}", good[i]);
+        set_metadata(im, config);
+        accept(config, im, NULL);
+    }
     for (i = 0; i < 4; i++) {
         for (k = 0; k < EXTREMES; k++) {
             const char *other = i == 0 ? "\"hidden_size\": 2" : i == 1 ? "\"input_size\": 3"
                               : "\"input_size\": 3, \"hidden_size\": 2";
             char sentence[SRU_ERROR_SIZE];
             if ((i == 2 && !strcmp(extremes[k], "2")) || (i == 1 && !strcmp(extremes[k], "2"))
-                || (i == 2 && !strcmp(extremes[k], "0")))
+                || (i == 2 && !strcmp(extremes[k], "0")) || (i > 1 && !strcmp(extremes[k], "null")))
                 continue;               /* that is right, or means the default */
             sprintf(config, "{\"%s\": %s, %s}", sizes[i], extremes[k], other);
             set_metadata(im, config);
@@ -1000,7 +1019,7 @@ static void test_config(void)
         }
         for (k = 0; i < 3 && k < EXTREMES; k++) {
             const char *e = extremes[k];
-            if (strspn(e, "0123456789") == strlen(e)) continue;
+            if (strspn(e, "0123456789") == strlen(e) || !strcmp(e, "null")) continue;
             sprintf(config, "{\"%s\": %s}", sizes[i], e);
             set_metadata(im, config);
             refuse(config, im, "config", "expected", NULL);
@@ -1124,11 +1143,23 @@ static void test_scale_x(void)
         image_free(other);
     }
     image_free(im);
-    f.rescale = 0;                          /* the reference does not look at it then */
+    f.rescale = 0;                          /* up to 2.1.4 of the reference it was the default */
     im = network(&f, "");
-    set_bits(im, image_find(im, "rnn_lst.0.scale_x"), 0, 0x40000000);
-    accept("scale_x without rescale", im, NULL);
+    for (i = 0; i < sizeof wrong/sizeof *wrong; i++) {
+        other = image_copy(im);
+        set_bits(other, image_find(im, "rnn_lst.0.scale_x"), 0, wrong[i]);
+        if (wrong[i] == 0x3f800000) accept("a scale_x of 1", other, NULL);
+        else refuse("scale_x without rescale", other, "rnn_lst.0.scale_x", "rescale=True", NULL);
+        image_free(other);
+    }
     image_free(im);
+    f.no_skip_term = 1;                     /* it has no effect then */
+    for (f.rescale = 0; f.rescale < 2; f.rescale++) {
+        im = network(&f, "");
+        set_bits(im, image_find(im, "rnn_lst.0.scale_x"), 0, 0x40000000);
+        accept("scale_x without a skip term", im, NULL);
+        image_free(im);
+    }
 }
 
 /* ---- prefixes and names ---------------------------------------------------------------------- */
@@ -2140,6 +2171,143 @@ static void test_round_trips(void)
     }
 }
 
+/* Whatever C can compute, and the reference or not: what is loaded computes the same. */
+static void test_same_results(void)
+{
+    const char *path = path_of("same.safetensors");
+    int round;
+    for (round = 0; round < 300; round++) {
+        const size_t T = 5, B = 2;
+        sru_config f = random_config();
+        sru_model m, *loaded;
+        sru_sizes size, again;
+        sru_io io;
+        float *x, *h, *other, *state;
+        char error[SRU_ERROR_SIZE] = "";
+        int l;
+        f.arch = (sru_arch)(round % 3);
+        f.layer_dropout = test_bits() % 2 ? 0.25f : 0;
+        f.causal = (int)(test_bits() % 2);
+        f.window = test_bits() % 2 ? 1 + (int)(test_bits() % 4) : 0;
+        for (l = 0; l < f.num_layers; l++)
+            f.projection_sizes[l] = test_bits() % 2 ? 0 : 2*(1 + (int)(test_bits() % 3));
+        if (f.arch == SRU_ARCH_SRUPP) {
+            f.projection_size = 2*(1 + (int)(test_bits() % 3));
+            f.num_heads = (int)(test_bits() % 3);
+            f.attn_dropout = test_bits() % 2 ? 0.125f : 0;
+            f.no_attn_layer_norm = (int)(test_bits() % 2);
+            f.attention_every_n_layers = (int)(test_bits() % 3);
+            f.attention_last_n_layers = (int)(test_bits() % 4) - 1;
+            if (f.window) f.bidirectional = 0;
+            if (test_bits() % 4 == 0) f.highway_bias = 0;
+        }
+        m = initial(&f, 1);
+        CHECK(!sru_size(&size, NULL, &m, T, B), "network %d", round);
+        CHECK(!sru_save(path, &m, "net.", NULL, 0, error), "network %d: %s", round, error);
+        loaded = sru_load(path, SRU_PLAIN, error);
+        if (!CHECK(loaded != NULL, "network %d: %s", round, error)) {
+            release(&m);
+            continue;
+        }
+        check_config("saved and loaded", &loaded->config, &f);
+        CHECK(loaded->config.window == f.window && loaded->config.causal == f.causal
+              && loaded->config.attn_dropout == f.attn_dropout, "network %d: attention", round);
+        CHECK(!sru_size(&again, NULL, loaded, T, B) && again.weights == size.weights
+              && again.state == size.state, "network %d: other sizes", round);
+        CHECK(!memcmp(loaded->weights, m.weights, size.weights), "network %d: weights", round);
+        memset(&io, 0, sizeof io);
+        io.T = T;
+        io.B = B;
+        io.x = x = test_floats(T*B*(size_t)f.input_size);
+        test_fill(x, T*B*(size_t)f.input_size, 1);
+        h = test_floats(T*B*width_of(&f));
+        other = test_floats(T*B*width_of(&f));
+        state = test_floats(B*size.state);
+        io.state = f.bidirectional ? NULL : state;
+        io.h = h;
+        CHECK(!sru_forward(NULL, &m, &io), "network %d", round);
+        memset(state, 0, B*size.state*sizeof *state);
+        io.h = other;
+        CHECK(!sru_forward(NULL, loaded, &io), "network %d", round);
+        CHECK(!memcmp(h, other, T*B*width_of(&f)*sizeof *h), "network %d: other results", round);
+        free(x);
+        free(h);
+        free(other);
+        free(state);
+        free(loaded);
+        release(&m);
+    }
+    unlink(path);
+}
+
+/* The same projection in all layers is a number, however it was given; of arguments that exclude
+   each other one is written; and what attention_last_n_layers means below -1. */
+static void test_written_config(void)
+{
+    static const struct { const char *is; int all; const char *says; } last[] = {
+        { "-1", 1, "" }, { "2", 1, "" }, { "3", 1, "" }, { "null", 1, "" },
+        { "0", 0, "linear2" }, { "-5", 0, "linear2" }, { "-0", 0, "linear2" },
+        { "x", 0, "attention_last_n_layers" }, { "--1", 0, "attention_last_n_layers" }
+    };
+    const char *path = path_of("written.safetensors");
+    sru_config f = small_config(SRU_ARCH_SRUPP);
+    char error[SRU_ERROR_SIZE] = "";
+    sru_model m;
+    st_bytes file;
+    st_file saved;
+    size_t i;
+    f.projection_sizes[0] = f.projection_sizes[1] = 2;
+    f.attention_last_n_layers = 1;
+    f.attention_every_n_layers = 2;
+    f.use_tanh = f.no_skip_term = 1;
+    m = initial(&f, 1);
+    CHECK(!sru_save(path, &m, NULL, NULL, 0, error), "%s", error);
+    file = contents(path);
+    CHECK(st_open(&saved, file.p, file.n), "%s", saved.fault);
+    CHECK(!strcmp(saved.config, "{\"input_size\": 3, \"hidden_size\": 2, \"proj_size\": 2, "
+                  "\"highway_bias\": 0, \"attention_last_n_layers\": 1}"), "%s", saved.config);
+    st_close(&saved);
+    release(&m);
+    st_clear(&file);
+
+    f.no_skip_term = f.use_tanh = f.attention_every_n_layers = 0;
+    f.attention_last_n_layers = 2;              /* of 2: in all, as where it is not given */
+    m = initial(&f, 1);
+    CHECK(!sru_save(path, &m, NULL, NULL, 0, error), "%s", error);
+    file = contents(path);
+    for (i = 0; i < sizeof last/sizeof *last; i++) {
+        static const char argument[] = "last_n_layers\\\": ";
+        st_bytes header, data, changed;
+        sru_model loaded;
+        size_t n = 0, k;
+        memset(&header, 0, sizeof header);
+        memset(&data, 0, sizeof data);
+        memset(&changed, 0, sizeof changed);
+        memset(&loaded, 0, sizeof loaded);
+        for (k = 0; k < 8; k++) n |= (size_t)file.p[k] << 8*k;
+        for (k = 8; memcmp(file.p + k, argument, sizeof argument - 1); k++) { }
+        k += sizeof argument - 1;
+        st_put(&header, file.p + 8, k - 8);
+        st_text(&header, last[i].is);
+        st_put(&header, file.p + k + 1, n + 8 - k - 1);
+        st_put(&data, file.p + n + 8, file.n - n - 8);
+        st_file_of(&changed, header.p, header.n, &data);
+        error[0] = 0;
+        if (last[i].all)
+            CHECK(!sru_load_bytes(&loaded, NULL, changed.p, changed.n, NULL, error), "%s: %s",
+                  last[i].is, error);
+        else
+            CHECK(sru_load_bytes(&loaded, NULL, changed.p, changed.n, NULL, error) == SRU_EFILE
+                  && strstr(error, last[i].says), "%s: %s", last[i].is, error);
+        st_clear(&header);
+        st_clear(&data);
+        st_clear(&changed);
+    }
+    st_clear(&file);
+    unlink(path);
+    release(&m);
+}
+
 static void test_own_tensors(void)
 {
     enum { OWN = 7 };
@@ -2687,6 +2855,8 @@ int main(int argc, char **argv)
     test_networks();
     test_types_of_weights();
     test_round_trips();
+    test_same_results();
+    test_written_config();
     test_own_tensors();
     test_own_tensor_transposed();
     test_full_disk();
