@@ -235,7 +235,7 @@ typedef struct sru_sizes {
    may need more in inference: ctx->measure tells. */
 SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, size_t T, size_t B);
 
-/* Initial SRU_PLAIN weights, drawn as the reference draws them. */
+/* Initial SRU_PLAIN weights, drawn as the reference draws them. SRU_EINVAL: sru_size() says why. */
 SRUDEF sru_status sru_init(float *weights, const sru_config *, uint64_t seed);
 
 /* The weights of `from` (SRU_PLAIN) in the form to->type, which becomes a model on them. Packed
@@ -254,7 +254,8 @@ typedef struct sru_tensor {
 } sru_tensor;
 
 /* The network in a file, as one block, to be released with SRU_FREE, which is free. NULL: failed.
-   Its names may stand behind a prefix such as "encoder."; other tensors are left alone then. */
+   Its names may stand behind a prefix such as "encoder.", of up to 80 bytes; what is not behind it
+   is left alone. Of two networks in a file, sru_load_bytes() loads either. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 #endif
@@ -265,15 +266,18 @@ SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, size_t size,
                                  const char *prefix, char *error);
 
-/* Reads the tensor t->name, of any type, into t->data; shapes must agree. data NULL: tells the
-   shape. */
+/* Reads the tensor t->name, of floats of 16 to 64 bits or whole numbers of 8, into t->data; shapes
+   must agree. data NULL: tells the shape. */
 SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, char *error);
 
-/* Tensor i of SRU_PLAIN weights, or of gradients laid out like them; 0 past the last. */
+/* Tensor i of SRU_PLAIN weights, or of gradients laid out like them; 0 past the last, or if the
+   model is packed or its config not valid. */
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
 /* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
-   its embedding is. An older file stays whole until the new one is complete.
+   its embedding is. prefix: NULL, "", or up to 80 bytes, the last of them '.'. The file is at first
+   path.sru_save, so that an older one stays whole until it is complete; then it takes the place of
+   what is at path, be it a link.
    What the reference has no arguments for stands beside config in the metadata, for sru_load()
    alone: layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1, rnn_dropout.
    Projection sizes that differ are only for its SRU in 3.0-dev. */
@@ -578,7 +582,7 @@ SRU__INLINE void sru__clear(void *p, size_t n)
     memset(p, 0, n);
 }
 
-/* A sentence with %s, %u (size_t) and %c in place of printf, which may not be there. */
+/* A sentence with %s and %u (size_t), in place of printf, which may not be there. */
 static void sru__say(char *error, const char *format, ...)
 {
     size_t n = 0;
@@ -4937,6 +4941,9 @@ static sru_status sru__open(sru__file *file, const void *bytes, size_t size, cha
     if (size < 8)
         return sru__say(error, "the file has %u bytes, too few for safetensors", size), SRU_EFILE;
     n = sru__little(p, 8);
+    if (n > size - 8 && !memcmp(p, "PK\3\4", 4))
+        return sru__say(error, "the file looks like a .pt of torch.save(): save it with save_file() "
+                        "of safetensors.torch"), SRU_EFILE;
     if (n > size - 8)
         return sru__say(error, "the file is cut short, or not safetensors: its header should have "
                         "more bytes than the %u that follow", size - 8), SRU_EFILE;
@@ -5462,8 +5469,10 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
     FILE *f;
     char *bytes = NULL;
     size_t n = 0, room = 0;
+    const int saved = errno;
     if (error) error[0] = 0;
-    if (!path || !size) return sru__say(error, "the path is NULL"), (void *)NULL;
+    if (!path || !size)
+        return sru__say(error, "the %s is NULL", path ? "size" : "path"), (void *)NULL;
     f = fopen(path, "rb");
     if (!f) return sru__say(error, "cannot open '%s': %s", path, strerror(errno)), (void *)NULL;
     for (;;) {
@@ -5488,6 +5497,7 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
             }
             fclose(f);
             *size = n;
+            errno = saved;
             return bytes;
         }
     }
@@ -5589,7 +5599,7 @@ static void sru__put_fields(sru__writer *w, const sru_config *f, int beside)
         if (kind == 'p' && differ) {
             for (l = 0; l < sru__layers(f); l++)
                 sru__say(text + strlen(text), l ? ", %u" : "[%u", sru__projection(f, l));
-            strcat(text, "]");
+            sru__say(text + strlen(text), "]");
         } else if (strchr("ielp", kind) && whole) {
             sru__say(text, "%u", whole < 0 ? (size_t)0 : (size_t)whole);
         } else if (strchr("bn", kind) && whole) {
@@ -5725,6 +5735,7 @@ static int sru__replace(const char *from, const char *to) { return rename(from, 
 SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *prefix,
                            const sru_tensor *own, int n, char *error)
 {
+    static const char ending[] = ".sru_save";   /* which nobody else's file has */
     sru__writer w;
     sru_tensor t;
     unsigned char length[8];
@@ -5739,8 +5750,9 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     if (m->type != SRU_PLAIN)
         return sru__say(error, "sru_save: only SRU_PLAIN weights can be saved"), SRU_EINVAL;
     if (sru__check_config(&m->config, error)) return SRU_EINVAL;
-    if (strlen(prefix) > SRU__PREFIX)
-        return sru__say(error, "sru_save: the prefix is too long"), SRU_EINVAL;
+    if (strlen(prefix) > SRU__PREFIX || (prefix[0] && prefix[strlen(prefix) - 1] != '.'))
+        return sru__say(error, "sru_save: the prefix '%s' is longer than %u bytes, or does not end "
+                        "with '.'", prefix, (size_t)SRU__PREFIX), SRU_EINVAL;
     for (k = 0; k < n && !twice; k++) {
         t = own[k];
         if (!memchr(t.name, 0, sizeof t.name) || !t.name[0] || !t.data
@@ -5756,10 +5768,11 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
         twice = sru__is_among(own, n, t.name);
     if (twice) return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
 
-    beside = (char *)SRU_MALLOC(strlen(path) + 5);
+    i = strlen(path);
+    beside = (char *)SRU_MALLOC(i + sizeof ending);
     if (!beside) return sru__say(error, "no memory for a path"), SRU_ENOMEM;
-    strcpy(beside, path);
-    strcat(beside, ".tmp");
+    memcpy(beside, path, i);
+    memcpy(beside + i, ending, sizeof ending);
     sru__clear(&w, sizeof w);
     sru__put_header(&w, m, prefix, own, n);
     for (i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)w.n >> 8 * i);

@@ -446,6 +446,8 @@ static void test_header_length(void)
         if (lengths[i] > file.n - 8) refuse_bytes(what, &bad, NULL, "header", NULL, NULL);
         st_clear(&bad);
     }
+    memcpy(file.p, "PK\3\4\0\0\10\10", 8);
+    refuse_bytes("a .pt", &file, NULL, ".pt", "save_file()", NULL);
     st_clear(&file);
     st_clear(&header);
     image_free(im);
@@ -1191,7 +1193,7 @@ static void test_prefixes(void)
         im->p[im->n].begin += at;
         im->p[im->n++].end += at;
     }
-    refuse("two networks", im, "'encoder.rnn_lst'", "'decoder.rnn.rnn_lst'", "prefix");
+    refuse("two networks", im, "'encoder.rnn_lst'", "'decoder.rnn.rnn_lst'", "sru_load_bytes()");
     accept("the first of two", im, "encoder.");
     accept("the second of two", im, "decoder.rnn.");
     image_free(im);
@@ -2366,7 +2368,7 @@ static void test_own_tensors(void)
     st_close(&saved);
 
     /* whatever cannot be saved leaves the file that is there as it is */
-    for (i = 0; i < 14; i++) {
+    for (i = 0; i < 16; i++) {
         int n = 1;
         const char *prefix = "rnn.";
         memset(bad, 0, sizeof bad);
@@ -2390,6 +2392,8 @@ static void test_own_tensors(void)
             bad[0].shape[1] = 0;
             bad[0].interleave = 5;
             break;
+        case 13: prefix = "net"; break;                             /* sru_load() would not find */
+        case 14: prefix = "net.x"; break;
         default:
             prefix = "a prefix that is longer than any name can be, and goes on and on, and on, and"
                      " on, and on, and on, and on, and on, and on, and on, and on, and on, and on.";
@@ -2453,7 +2457,7 @@ static void test_own_tensor_transposed(void)
           WTERMSIG(result));
     CHECK(WIFSIGNALED(result) || WEXITSTATUS(result) == 0, "a flat transposed tensor is saved");
     unlink(path_of("flat.safetensors"));
-    unlink(path_of("flat.safetensors.tmp"));
+    unlink(path_of("flat.safetensors.sru_save"));
 }
 
 static sru_status limited_save(const char *path, const sru_model *m, size_t bytes, char *error)
@@ -2603,7 +2607,6 @@ static void test_paths(void)
     CHECK(sru_save("", &m, NULL, NULL, 0, error) == SRU_EFILE, "an empty path");
     CHECK(sru_save(inside, &m, NULL, NULL, 0, NULL) == SRU_EFILE, "no such folder, no sentence");
     CHECK(files_there() == 0, "%d files", files_there());
-    unlink(".tmp");
 
     for (i = 0; i < 5; i++) {
         const char *wrong[5];
@@ -2623,7 +2626,8 @@ static void test_paths(void)
         CHECK(!sru_load(wrong[i], SRU_PLAIN, NULL), "loaded from wrong path %d", i);
         CHECK(!sru_read_file(wrong[i], &size, NULL), "read from wrong path %d", i);
     }
-    CHECK(!sru_read_file(path, NULL, error), "no size");
+    CHECK(!sru_read_file(path, NULL, error) && strstr(error, "size"), "no size: '%s'", error);
+    CHECK(!sru_read_file(NULL, &size, error) && strstr(error, "path"), "no path: '%s'", error);
 
     out = fopen(path, "wb");                    /* an empty file */
     if (out) fclose(out);
@@ -2635,10 +2639,12 @@ static void test_paths(void)
 
     CHECK(!sru_save(path, &m, NULL, NULL, 0, error), "over an empty file: %s", error);
     file = contents(path);
+    errno = 77;
     bytes = sru_read_file(path, &size, error);
     CHECK(bytes && size == file.n && !memcmp(bytes, file.p, size), "read otherwise");
+    CHECK(errno == 77, "read, and errno is %d", errno);
     free(bytes);
-    beside = path_of("here.safetensors.tmp");       /* where it would be written is a folder */
+    beside = path_of("here.safetensors.sru_save");  /* where it would be written is a folder */
     CHECK(!mkdir(beside, 0755), "a folder: %s", strerror(errno));
     CHECK(sru_save(path, &m, NULL, NULL, 0, error) == SRU_EFILE, "beside is a folder");
     CHECK(strstr(error, beside) != NULL, "'%s'", error);
@@ -2650,6 +2656,25 @@ static void test_paths(void)
     loaded = sru_load(path, SRU_Q8, error);
     CHECK(loaded && loaded->type == SRU_Q8, "%s", error);
     free(loaded);
+
+    /* a file of somebody else's beside it, one that an interrupted sru_save() left, and a link */
+    for (i = 0; i < 2; i++) {
+        out = fopen(path_of(i ? "linked.safetensors.sru_save" : "linked.safetensors.tmp"), "wb");
+        if (out) fputs("hello", out);
+        if (out) fclose(out);
+    }
+    beside = path_of("linked.safetensors");
+    CHECK(!symlink("linked.safetensors.tmp", beside), "a link: %s", strerror(errno));
+    CHECK(!sru_save(beside, &m, NULL, NULL, 0, error), "in place of a link: %s", error);
+    bytes = sru_read_file(beside, &size, error);
+    CHECK(bytes && size == file.n && !memcmp(bytes, file.p, size), "in place of a link");
+    free(bytes);
+    bytes = sru_read_file(path_of("linked.safetensors.tmp"), &size, error);
+    CHECK(bytes && size == 5 && !memcmp(bytes, "hello", 5), "another's file is changed: %s", error);
+    free(bytes);
+    CHECK(files_there() == 3, "%d files", files_there());
+    unlink(beside);
+    unlink(path_of("linked.safetensors.tmp"));
     out = fopen(path, "ab");                    /* larger than any first buffer */
     for (i = 0; out && i < 300000; i++) putc(i, out);
     if (out) fclose(out);
