@@ -4942,7 +4942,7 @@ static sru_status sru__open(sru__file *file, const void *bytes, size_t size, cha
         return sru__say(error, "the file has %u bytes, too few for safetensors", size), SRU_EFILE;
     n = sru__little(p, 8);
     if (n > size - 8 && !memcmp(p, "PK\3\4", 4))
-        return sru__say(error, "the file looks like a .pt of torch.save(): save it with save_file() "
+        return sru__say(error, "the file looks like a .pt of torch.save(): save it by save_file() "
                         "of safetensors.torch"), SRU_EFILE;
     if (n > size - 8)
         return sru__say(error, "the file is cut short, or not safetensors: its header should have "
@@ -5603,7 +5603,7 @@ static void sru__put_fields(sru__writer *w, const sru_config *f, int beside)
         } else if (strchr("ielp", kind) && whole) {
             sru__say(text, "%u", whole < 0 ? (size_t)0 : (size_t)whole);
         } else if (strchr("bn", kind) && whole) {
-            sru__say(text, kind == 'b' ? "true" : "false");
+            sru__say(text, beside ? "%u" : kind == 'b' ? "true" : "false", (size_t)(kind == 'b'));
         } else if (kind == 'f' && (single != 0 || (f->arch == SRU_ARCH_SRUPP
                                                    && !strcmp(sru__fields[i].name,
                                                               "highway_bias")))) {

@@ -179,7 +179,9 @@ static void change(uint8_t *p, size_t *size)
         "0", "1", "-1", "18446744073709551615", "9223372036854775808", "4294967296", "\"", "\\",
         "{", "}", "[", "]", ",", ":", "null", "\\u0000", "\\ud800", "\\u00e9", "F16", "BF16", "F64",
         "U8", "I64", "F32", "rnn_lst.", "w.", "__metadata__", "weight", "true", "1e9", "\\\"",
-        "\"__metadata__\":{},", "layer_norm", "bidirectional", "projection_size", "num_layers", "\n"
+        "\"__metadata__\":{},", "layer_norm", "bidirectional", "projection_size", "num_layers",
+        "\n", "C64", "1,1,1,1,1,1,1,1,", "a name that goes on and on, and on, and on, and on,",
+        "\"use_tanh\":\"true\",", "\"window\":\"2\","
     };
     const size_t end = header_end(p, *size);
     const size_t at = test_bits() % 8 ? (end > 8 ? 8 + below(end - 8) : 0) : below(*size);
