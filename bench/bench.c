@@ -1,6 +1,6 @@
 /* How fast the operators and networks are: see --help. Times are medians over as many calls as fit
    into the time given. */
-#define _POSIX_C_SOURCE 200112L         /* clock_gettime, setenv */
+#define _POSIX_C_SOURCE 200112L         /* clock_gettime, setenv, popen */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 static const char *const help =
     "bench [CASE] [options]     times one case, or without CASE those of a set that take the\n"
-    "                           options given\n"
+    "                           options given, and draws them in bench.svg beside the program\n"
     "\n"
     "  linear M N K             y = x W', x (M,K), W (N,K), weights packed beforehand\n"
     "  scan T B D               the elementwise recurrence alone, U given\n"
@@ -40,6 +40,7 @@ static const char *const set[] = {
     "layer 128 8 512 4", "layer 512 1 256 2", "train 64 16 256 4",
     "srupp 256 4 512 128 2", "stream 64 2", "stream 256 2", "stream 512 4"
 };
+enum { SET = sizeof set / sizeof *set };
 
 static struct {
     double seconds;
@@ -336,7 +337,8 @@ static void print_time(double ns)
     else printf(" %8.2f ms", ns * 1e-6);
 }
 
-static void run(const char *text, int threads)
+/* Times a case, and returns its rate, in 10^9 operations or bytes a second. */
+static double run(const char *text, int threads)
 {
     const kind *k = kind_of(text);
     char error[SRU_ERROR_SIZE] = "a call failed", label[256], *end = strchr(text, ' ');
@@ -387,6 +389,34 @@ static void run(const char *text, int threads)
     fflush(stdout);
     while (taken_count) c.ctx.op->release(&c.ctx, taken[--taken_count]);
     taken_bytes = 0;
+    return rate;
+}
+
+/* ---- the picture ----------------------------------------------------------------------------- */
+
+static void draw(const char *program, double rates[2][SET], const int threads[2])
+{
+    FILE *gnuplot = NULL;
+    const int there = !strchr(program, '\'') && !system("gnuplot --version > /dev/null 2>&1");
+    if (there) gnuplot = popen("gnuplot 2> /dev/null", "w");
+    if (gnuplot) {
+        fprintf(gnuplot, "set terminal svg size 900,500 background 'white'\nset output '%s.svg'\n"
+                "set title 'sru.h, %s'\nset ylabel 'GFLOP a second; scan and layernorm: GB'\n"
+                "set style data histograms\nset style fill solid 0.8\nset grid y\n"
+                "set xtics rotate by 40 right nomirror\nplot [][0:]", program, sru_cpu()->name);
+        for (int k = 0; k < 2; k++)
+            if (threads[k])
+                fprintf(gnuplot, " '-' using 2:xtic(1) title '%d thread%s',", threads[k],
+                        threads[k] > 1 ? "s" : "");
+        fputc('\n', gnuplot);
+        for (int k = 0; k < 2; k++) {
+            for (size_t i = 0; i < SET && threads[k]; i++)
+                if (rates[k][i] > 0) fprintf(gnuplot, "\"%s\" %g\n", set[i], rates[k][i]);
+            if (threads[k]) fputs("e\n", gnuplot);
+        }
+    }
+    if (gnuplot && !pclose(gnuplot)) printf("picture: %s.svg\n", program);
+    else printf("no picture: %s\n", there ? "gnuplot cannot draw it" : "install gnuplot for one");
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -432,6 +462,8 @@ static void set_type(const char *name)
 int main(int argc, char **argv)
 {
     char text[128] = "";
+    double rates[2][SET] = {{0}};       /* on one thread and on more, or as many as asked for */
+    int threads[2];
     for (int i = 1; i < argc; i++) {
         const char *const name = argv[i];
         const int first = i;
@@ -462,8 +494,11 @@ int main(int argc, char **argv)
         run(text + 1, option.threads);
         return finish();
     }
-    for (int once = !option.threads && offered_threads() > 1; once >= 0; once--)
-        for (size_t i = 0; i < sizeof set / sizeof *set; i++)
-            if (takes_options(kind_of(set[i]))) run(set[i], once ? 1 : option.threads);
+    threads[0] = option.threads ? 0 : 1;
+    threads[1] = option.threads ? option.threads : offered_threads() > 1 ? offered_threads() : 0;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < SET && threads[k]; i++)
+            if (takes_options(kind_of(set[i]))) rates[k][i] = run(set[i], threads[k]);
+    if (!option.json) draw(argv[0], rates, threads);
     return finish();
 }
