@@ -874,6 +874,7 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 #define SRU__PAGE  64       /* of k, whose rows of a panel fill a page of memory */
 #define SRU__CACHE 262144   /* floats that the second-level cache is thought to hold */
 #define SRU__KEYS  64       /* keys that attention takes at a time, and queries */
+#define SRU__FARTHEST (1 << 23)     /* window: places in a ring are kept as floats */
 #define SRU__HIDDEN -1e30f  /* a score that does not count; nor does a lower one */
 
 /* A block of columns of one sequence; pointers are those of the first step and column. Rows of x,
@@ -2336,7 +2337,6 @@ static size_t sru__block_floats(size_t hd)
 }
 
 /* Blocks in a ring: the window but for the query itself, and the block being filled. */
-#define SRU__FARTHEST (1 << 23)     /* window: places in a ring are kept as floats */
 static size_t sru__ring_blocks(size_t window) { return sru__ceil(window - 1, SRU__KEYS) + 1; }
 
 static size_t sru__ring_floats(size_t window, size_t P, size_t H)
@@ -5830,6 +5830,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__STRIDE
 #undef SRU__PAGE
 #undef SRU__KEYS
+#undef SRU__FARTHEST
 #undef SRU__HIDDEN
 #undef SRU__X86
 #undef SRU__DISPATCH
