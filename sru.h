@@ -172,6 +172,12 @@ typedef struct sru_context {    /* NULL for a context is one of all zeros */
    SRU_ISA=NAME in the environment asks for lower ones. */
 SRUDEF const sru_backend *sru_cpu(void);
 
+/* The same, but products of SRU_PLAIN weights round what they multiply to bfloat16 and add it up in
+   float32, forward and backward: a training takes 0.6 of the time. Weights, moments, activations
+   and all else stay float32. For processors with AVX512_BF16 (->name is "avx512_bf16"); on others
+   it is sru_cpu(). */
+SRUDEF const sru_backend *sru_cpu_bf16(void);
+
 /* ---- Running --------------------------------------------------------------------------------- */
 
 typedef struct sru_io {
@@ -870,6 +876,7 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 
 #define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
 #define SRU__DEPTH 1024     /* of a product's k at a time */
+#define SRU__NEAR  16       /* of k, of which strips and panels are packed side by side */
 #define SRU__STRIDE 32      /* of k between two fetches of what comes next, a quarter of it */
 #define SRU__PAGE  64       /* of k, whose rows of a panel fill a page of memory */
 #define SRU__CACHE 262144   /* floats that the second-level cache is thought to hold */
@@ -898,12 +905,18 @@ typedef struct sru__adamw_job {
     float scale, step1, step2, eps, rate, shrink, root_unbias2;     /* steps: 1 - beta */
 } sru__adamw_job;
 
+typedef void sru__product(size_t k, const float *a, size_t row, size_t col, int width,
+                          const float *const *b, int panels, float *c, size_t ldc, size_t plane,
+                          int add, int mr, int nr, const uintptr_t *ahead, size_t quarters);
+
 typedef struct sru__kernels {
     int rows, panels;       /* of a full tile of the product */
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
-    void (*product)(size_t k, const float *a, size_t row, size_t col, int width,
-                    const float *const *b, int panels, float *c, size_t ldc, size_t plane, int add,
-                    int mr, int nr, const uintptr_t *ahead, size_t quarters);
+    sru__product *product;
+    sru__product *dot;      /* of pairs of bfloat16; NULL: SRU_PLAIN weights too are multiplied as
+                               floats */
+    void (*pairs)(float *out, size_t ldo, const float *a, size_t n, size_t row, size_t col,
+                  size_t k);
     void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
     void (*row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
                 float *c, size_t plane, int add, int nr);
@@ -917,7 +930,7 @@ typedef struct sru__kernels {
     double (*softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*multiply)(float *y, const float *x, const float *m, float beta, size_t n);
-#ifndef SRU_NO_BACKWARD
+    /* from here on NULL with SRU_NO_BACKWARD */
     void (*scan_backward)(const sru__scan_job *);
     void (*attend_backward)(float *s, float *ds, float lse, float mean);
     void (*layernorm_backward)(float *dx, float *dgain, float *dbias, const float *dy,
@@ -925,7 +938,6 @@ typedef struct sru__kernels {
                                size_t rows, size_t n);
     double (*squares)(const float *g, size_t n);
     void (*adamw)(float *p, float *m, float *v, float *g, const sru__adamw_job *, size_t n);
-#endif
 } sru__kernels;
 
 /* Values of packed weights in a lane of 32 bits. */
@@ -982,13 +994,13 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__DISPATCH
 #endif
 #ifdef SRU__X86
-#include <immintrin.h>  /* for four things alone, with AVX2 and AVX-512. Minimum and maximum: vector
+#include <immintrin.h>  /* for five things alone, with AVX2 and AVX-512. Minimum and maximum: vector
                            extensions have no operator for them, and comparisons and masks make a
                            scan 1.15 to 1.3 times as long. The first n of 16 floats: copied to and
                            fro they make a network of 50 units 1.3 times as long. 1/x of 16 floats:
                            divided, they make a scan 1.2 times as long. Bytes that change places in
                            AVX2: shifts would wait for the unit that multiplies, and make a product
-                           of SRU_Q8 1.2 times as long */
+                           of SRU_Q8 1.2 times as long. Products of bfloat16, and rounding to it */
 #endif
 
 #define SRU__ISA     scalar
@@ -1061,13 +1073,25 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #if defined(SRU__DISPATCH) || (defined(SRU__X86) && defined(__AVX512F__) && \
     defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512BW__))
 #define SRU__AVX512                                 /* 32 registers of 16 floats */
+#if !defined(SRU__DISPATCH) ? defined(__AVX512BF16__) \
+    : defined(__clang__) ? __clang_major__ > 10 : __GNUC__ > 10
+#define SRU__BF16                                   /* which need not be there when running */
+#define SRU__AND_BF16 ",avx512bf16"
+#define SRU__HALVES(x) _mm512_cvtneps_pbh(x)
+#define SRU__DOT(sum, a, b) (sru__vec)_mm512_dpbf16_ps(sum, (__m512bh)(a), (__m512bh)(b))
+#else
+#define SRU__AND_BF16
+#endif
 /* each compiler must be told not to split vectors of 512 bits */
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))), \
-                             apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma" \
+                                                   SRU__AND_BF16))), apply_to = function)
 #pragma clang attribute push(__attribute__((min_vector_width(512))), apply_to = function)
 #else
 #pragma GCC push_options
+#ifdef SRU__BF16
+#pragma GCC target("avx512bf16")
+#endif
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,prefer-vector-width=512")
 #endif
 #define SRU__ISA     avx512
@@ -1139,6 +1163,18 @@ SRUDEF const sru_backend *sru_cpu(void)
     }
     SRU_ASSERT(first < n);                      /* scalar ones run everywhere */
     return sru__backends[first];
+}
+
+SRUDEF const sru_backend *sru_cpu_bf16(void)
+{
+    const sru_backend *op = sru_cpu();
+#ifdef SRU__BF16
+#ifdef SRU__DISPATCH
+    if (!__builtin_cpu_supports("avx512bf16")) return op;
+#endif
+    if (op == &sru__backend_avx512) return &sru__backend_bf16_avx512;
+#endif
+    return op;
 }
 
 /* ---- operators: memory ----------------------------------------------------------------------- */
@@ -1418,7 +1454,6 @@ SRU__INLINE void sru__turn_rows(float *out, const size_t width, const float *a, 
 /* Rows that lie `col` apart are put side by side: so many of a few columns, then of the next. Those
    that come after the next of their columns are fetched, for of rows so far apart the processor
    foresees little. */
-enum { SRU__NEAR = 16 };
 SRU__INLINE void sru__gather(float *out, const size_t width, const float *a, const size_t n,
                              size_t col, size_t k)
 {
@@ -1462,7 +1497,9 @@ typedef struct sru__gemm {
     size_t ldc;
     /* from here on private to the run */
     const sru__kernels *kern;
-    size_t n0, nc, p0, kc;
+    sru__product *product;
+    int pairs;                      /* 1: lines of strips and panels are of two values of k */
+    size_t n0, nc, p0, kc, lines;   /* lines: of kc */
     size_t lots, groups, cuts;      /* of rows; of panels; portions of a lot's strips */
     float *strips;                  /* of each thread; NULL: a is read where it lies */
     float *panels;                  /* all, if packed here; of each thread, if unpacked */
@@ -1475,6 +1512,9 @@ enum {
     SRU__SMALL = 384,               /* panels times k that the first-level cache holds */
     SRU__FEW = 12                   /* rows of which reading the weights takes the time */
 };
+
+/* Lines that k values take. */
+static size_t sru__lines(size_t k, int pairs) { return (k + (size_t)pairs) >> pairs; }
 
 /* Columns of A, of which each value of k lies elsewhere, can stay where they are as long as a tile
    has enough to compute for one k until the next are there. Then no time is spent on packing, which
@@ -1515,18 +1555,42 @@ static void sru__finish(const sru__gemm *g, float *c, size_t rows, size_t j0, si
     for (i = 0; i < rows && g->bias; i++) g->kern->add(c + i * g->ldc, g->bias + j0, wide);
 }
 
-/* Rows m0 ... m0+m-1 as strips. */
+/* A strip or panel as sru__interleave() makes it, of floats or of pairs: of these at most 16 lines.
+   Where a row's values lie side by side, so do its pairs, which are then turned. */
+static void sru__gemm_lines(const sru__gemm *g, float *out, size_t width, const float *a, size_t n,
+                            size_t row, size_t col, size_t k)
+{
+    const size_t lines = sru__lines(k, g->pairs);
+    float pairs[SRU__PANEL * SRU__NEAR];
+    if (g->pairs && col != 1) {
+        if (n < width) memset(out, 0, width * lines * sizeof *a);
+        g->kern->pairs(out, width, a, n, row, col, k);
+        return;
+    }
+    if (g->pairs) {
+        g->kern->pairs(pairs, SRU__NEAR, a, n, row, col, k);
+        a = pairs;
+        row = SRU__NEAR;
+    }
+    sru__interleave(out, width, a, n, row, col, lines);
+}
+
+/* Rows m0 ... m0+m-1 as strips; pairs, if they lie side by side, as rows. */
 static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *strips)
 {
-    const size_t full = (size_t)g->kern->rows;
+    const size_t full = (size_t)g->kern->rows, step = (size_t)SRU__NEAR << g->pairs;
+    const float *a = g->a + m0 * g->a_row + g->p0 * g->a_col;
     size_t i, p;
-    for (p = 0; p < g->kc; p += SRU__NEAR)
+    if (g->a_col == 1 && g->pairs) {
+        g->kern->pairs(strips, g->lines, a, m, g->a_row, 1, g->kc);
+        return;
+    }
+    for (p = 0; p < g->kc; p += step)
         for (i = 0; i < m; i += full) {
             const size_t width = (size_t)sru__strip_width(full, m - i);
-            sru__interleave(strips + i * g->kc + p * width, width,
-                            g->a + (m0 + i) * g->a_row + (g->p0 + p) * g->a_col,
-                            sru__min(full, m - i), g->a_row, g->a_col,
-                            sru__min(SRU__NEAR, g->kc - p));
+            sru__gemm_lines(g, strips + i * g->lines + (p >> g->pairs) * width, width,
+                            a + i * g->a_row + p * g->a_col, sru__min(full, m - i), g->a_row,
+                            g->a_col, sru__min(step, g->kc - p));
         }
 }
 
@@ -1541,15 +1605,15 @@ static size_t sru__group_start(const sru__gemm *g, size_t group)
 static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
-    const size_t last = sru__group_start(g, end);
+    const size_t last = sru__group_start(g, end), step = (size_t)SRU__NEAR << g->pairs;
     size_t p, j;
     (void)thread;
-    for (p = 0; p < g->kc; p += SRU__NEAR)
+    for (p = 0; p < g->kc; p += step)
         for (j = sru__group_start(g, begin); j < last; j += SRU__PANEL)
-            sru__interleave(g->panels + j * g->kc + p * SRU__PANEL, SRU__PANEL,
+            sru__gemm_lines(g, g->panels + j * g->lines + (p >> g->pairs) * SRU__PANEL, SRU__PANEL,
                             (const float *)g->b + (g->p0 + p) * g->b_row + (g->n0 + j) * g->b_col,
                             sru__min(SRU__PANEL, g->nc - j), g->b_col, g->b_row,
-                            sru__min(SRU__NEAR, g->kc - p));
+                            sru__min(step, g->kc - p));
 }
 
 /* A task is a lot of rows, or one of `cuts` portions of it, times a group of panels. */
@@ -1587,8 +1651,8 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         }
         for (j = 0; j < panels && group != last; j++) {
             if (g->type == SRU_PLAIN) {
-                b[j] = g->panels + (j0 + j * SRU__PANEL) * g->kc;
-                next[j] = (uintptr_t)b[j] + panels * SRU__PANEL * g->kc * sizeof(float);
+                b[j] = g->panels + (j0 + j * SRU__PANEL) * g->lines;
+                next[j] = (uintptr_t)b[j] + panels * SRU__PANEL * g->lines * sizeof(float);
             } else {
                 const void *panel = sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j);
                 b[j] = sru__panel(g->kern, panel, g->type, g->p0, g->kc,
@@ -1603,16 +1667,16 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         for (strip = first; strip < end; strip++) {
             const int width = sru__strip_width(full, m - (i = strip * full));
             const int mr = (int)sru__min(full, m - i);
-            const size_t row = g->strips ? 1 : g->a_row;
-            const size_t col = g->strips ? (size_t)width : g->a_col;
-            const float *ai = a + i * (g->strips ? g->kc : row);
+            const size_t row = !g->strips ? g->a_row : g->a_col == 1 ? g->lines : 1;
+            const size_t col = g->strips && g->a_col != 1 ? (size_t)width : g->a_col;
+            const float *ai = a + i * (g->strips ? g->lines : row);
             float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
             const int add = sru__begin(g, c, (size_t)mr, g->n0 + j0, wide);
             const size_t quarters = !distant ? 0
                 : sru__ahead(g->kern, g->type, ahead, next, panels, strip - first, end - first,
-                             g->kc);
-            g->kern->product(g->kc, ai, row, col, width, b, (int)panels, c, g->ldc, 0, add, mr, nr,
-                             ahead, quarters);
+                             g->lines);
+            g->product(g->lines, ai, row, col, width, b, (int)panels, c, g->ldc, 0, add, mr, nr,
+                       ahead, quarters);
             sru__finish(g, c, (size_t)mr, g->n0 + j0, wide, 0);
         }
     }
@@ -1623,39 +1687,41 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     sru__gemm g = *(const sru__gemm *)args;
     const sru__kernels *kern = sru__kern(c);
     const size_t full = (size_t)kern->rows;
-    const int packs = sru__packs(&g, kern), plain = g.type == SRU_PLAIN;
+    const int plain = g.type == SRU_PLAIN, pairs = plain && kern->dot;
+    const int packs = pairs || sru__packs(&g, kern);
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
     const int singly = sru__singly(g.type, g.m, panels);
     const int unpacks = !singly && !plain && g.type != SRU_F32;
-    const size_t most_k = singly ? g.k : sru__min(g.k, SRU__DEPTH);
-    const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most_k, 128, 512);
+    const size_t most = singly ? g.k : sru__min(sru__lines(g.k, pairs), SRU__DEPTH);
+    const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most, 128, 512);
     const int threads = sru__threads(c, (plain ? 1.0 : 2.0) * (double)sru__max(g.m, SRU__FEW)
                                         * (double)g.n * ((double)g.k + 8));
     const size_t team = (size_t)threads;
-    const size_t line = singly ? panels / team : SRU__SMALL / sru__max(1, most_k) / 3 * 3;
+    const size_t line = singly ? panels / team : SRU__SMALL / sru__max(1, most) / 3 * 3;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
-    const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most_k) / wide) * wide;
+    const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most) / wide) * wide;
     const size_t most_n = plain ? sru__min(fit, panels * SRU__PANEL) : g.n;
     /* never less for a larger product, so that memory for many steps does for fewer */
-    const size_t floats = plain ? sru__min(sru__max(4 * SRU__CACHE, wide * most_k),
-                                           panels * SRU__PANEL * most_k)
-                        : unpacks ? team * wide * most_k : 0;
+    const size_t floats = plain ? sru__min(sru__max(4 * SRU__CACHE, wide * most),
+                                           panels * SRU__PANEL * most)
+                        : unpacks ? team * wide * most : 0;
     size_t i;
     g.kern = kern;
+    g.product = pairs ? kern->dot : kern->product;
+    g.pairs = pairs;
     g.group = group;
-    g.strips_size = sru__min(strips * full * most_k,
-                             sru__max(SRU__CACHE / 2, 128 * most_k) + full * most_k);
+    g.strips_size = sru__min(strips * full * most,
+                             sru__max(SRU__CACHE / 2, 128 * most) + full * most);
     g.strips = packs ? sru__take_floats(c, team * g.strips_size) : NULL;
     g.panels = floats ? sru__take_floats(c, floats) : NULL;
     if ((packs && !g.strips) || (floats && !g.panels)) return sru__no_memory(c);
-    if (c->measure) return SRU_OK;
+    if (c->measure || !g.m || !g.n) return SRU_OK;
     for (i = 0; i < g.m && !g.k; i++)
         if (g.bias) memcpy(g.c + i * g.ldc, g.bias, g.n * 4);
         else if (!g.add) memset(g.c + i * g.ldc, 0, g.n * 4);
 #ifdef SRU_USE_CBLAS
-    if (g.type == SRU_PLAIN && g.m && g.n && g.k
-        && sru__max(g.m, sru__max(g.n, g.k)) <= 0x7fffffff) {
+    if (plain && !pairs && g.k && sru__max(g.m, sru__max(g.n, g.k)) <= 0x7fffffff) {
         const int at = g.a_col != 1 || (size_t)g.a_row < g.k;   /* both are 1 where k is */
         const int bt = g.b_col != 1 || (size_t)g.b_row < g.n;
         const int add = sru__begin(&g, g.c, g.m, 0, g.n);
@@ -1681,7 +1747,8 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
                 g.cuts = sru__min(sru__ceil(strips, g.lots), sru__ceil(4, g.groups) * team);
         }
         for (g.p0 = 0; g.p0 < g.k; g.p0 += g.kc) {
-            g.kc = sru__min(most_k, g.k - g.p0);
+            g.kc = sru__min(most << pairs, g.k - g.p0);
+            g.lines = sru__lines(g.kc, pairs);
             sru__parallel_then(threads, plain ? g.groups : 0, sru__gemm_pack_panels,
                                g.lots * g.groups * g.cuts, sru__gemm_tasks, &g);
         }
@@ -2117,6 +2184,11 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most;
     sru_status status;
     int threads, in_place;
+#ifdef SRU_USE_CBLAS
+    const int whole = 1;
+#else
+    const int whole = kern->dot != NULL;
+#endif
     sru__clear(&r, sizeof r);
     r.s = *(const sru_scan *)args;
     status = sru__scan_check(c, s, "scan_forward");
@@ -2158,8 +2230,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         r.state = sru__take_floats(c, s->B * s->N);
         if (!r.state) return sru__no_memory(c);
     }
-#ifdef SRU_USE_CBLAS
-    if (s->w && s->type == SRU_PLAIN) {     /* the whole product first */
+    if (s->w && s->type == SRU_PLAIN && whole) {    /* the whole product first */
         sru__gemm g;
         if (!s->u) r.s.u = sru__take_floats(c, s->T * s->B * (size_t)s->K * s->N);
         if (!s->u) return sru__no_memory(c);
@@ -2178,7 +2249,6 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         in_place = 0;
         chunk = s->T;
     }
-#endif
     if (s->w) {
         r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
@@ -5823,6 +5893,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__TRAINING
 #undef SRU__PANEL
 #undef SRU__DEPTH
+#undef SRU__NEAR
 #undef SRU__CACHE
 #undef SRU__STRIDE
 #undef SRU__PAGE
@@ -5834,6 +5905,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__FIXED
 #undef SRU__AVX2
 #undef SRU__AVX512
+#undef SRU__BF16
+#undef SRU__AND_BF16
 #endif /* SRU__IMPLEMENTED */
 #endif /* SRU_IMPLEMENTATION */
 
@@ -6111,18 +6184,69 @@ SRU__INLINE sru__vec sru__root(sru__vec x, const int power)
     return power > 0 ? x * y : y;
 }
 
-/* ---- the product -----------------------------------------------------------------------------
+/* ---- the product ----------------------------------------------------------------------------- */
 
-   C (rows, 16*panels) = A B or += A B over k. Element (i,p) of A is a[i*row + p*col]; only mr rows
-   exist, and the others are taken for the last. b[j] is a panel of k rows of 16. Each element of C
+#ifdef SRU__DOT
+/* Words of two bfloat16, of values that follow one another along k, the first of them in the lower
+   half; 0 beside a last one. Element (i,p) is a[i*row + p*col]; its word is in out[i*ldo + p/2] if
+   col is 1, else row is, and it is in out[p/2*ldo + i]. What is needed after the next SRU__NEAR
+   lines is fetched. */
+static void SRU__FN(pairs)(float *out, size_t ldo, const float *a, size_t n, size_t row, size_t col,
+                           size_t k)
+{
+    typedef uint16_t halves __attribute__((vector_size(2 * SRU__W)));
+    const size_t value = col * sizeof *a, ahead = 2 * SRU__NEAR * value;
+    size_t i, p;
+    for (i = 0; i < n && col == 1; i++, out += ldo, a += row)
+        for (p = 0; p < k; p += SRU__W) {
+            const halves x = (halves)SRU__HALVES(sru__load_part(a + p, k - p));
+            SRU__PREFETCH((uintptr_t)(a + p) + ahead);
+            if (k - p >= SRU__W) memcpy(out + p / 2, &x, sizeof x);
+            else memcpy(out + p / 2, &x, sru__ceil(k - p, 2) * sizeof *out);
+        }
+    for (p = 0; p < k && col != 1; p += 2, out += ldo, a += 2 * col)
+        for (i = 0; i < n; i += SRU__W) {
+            const halves x = (halves)SRU__HALVES(sru__load_part(a + i, n - i));
+            sru__bits words = __builtin_convertvector(x, sru__bits);
+            SRU__PREFETCH((uintptr_t)(a + i) + ahead);
+            SRU__PREFETCH((uintptr_t)(a + i) + ahead + value);
+            if (p + 1 < k) {
+                const halves y = (halves)SRU__HALVES(sru__load_part(a + col + i, n - i));
+                words |= __builtin_convertvector(y, sru__bits) << 16;
+            }
+            sru__store_part(out + i, sru__from_bits(words), n - i);
+        }
+}
+#endif
+
+/* acc + a b: of floats; or of pairs of bfloat16, whose words stand in the place of floats. */
+SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__vec b)
+{
+#ifdef SRU__DOT
+    if (pairs) {
+        sru__bits words;
+        uint32_t word;
+        memset(&words, 0, sizeof words);
+        memcpy(&word, &a, sizeof word);
+        return SRU__DOT(acc, words + word, b);
+    }
+#endif
+    (void)pairs;
+    return a * b + acc;
+}
+
+/* C (rows, 16*panels) = A B or += A B over k. Element (i,p) of A is a[i*row + p*col]; only mr rows
+   exist, and the others are taken for the last. b[j] is a panel of k rows of 16. (With `pairs` both
+   hold words of two values, and k counts these.) Each element of C
    is one chain of sums, k ascending, taken up from C itself: however the work is cut, the bits are
    the same. Panels of C are `plane` floats apart. From address `ahead` on, if not 0, so many
    quarters of a panel are fetched into the cache, a few lines at a time, for of many at once the
    processor drops some. So is the tile below, likely to be the next: where vectors are wide, bit by
    bit, for its 24 lines at once would hold up those of B. */
-SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const float *a,
-                               size_t row, size_t col, const float *const *b, float *c, size_t ldc,
-                               size_t plane, int add, int mr, uintptr_t ahead, size_t quarters)
+SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels, size_t k,
+                               const float *a, size_t row, size_t col, const float *const *b,
+                               float *c, size_t ldc, size_t plane, int add, int mr,
+                               uintptr_t ahead, size_t quarters)
 {
     sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
@@ -6161,7 +6285,7 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
             SRU__EACH(i, rows, SRU__MR) {
                 const float ai = quad[i / 4][at[i] - at[i / 4 * 4]];
                 SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
-                    acc[i][j] = ai * bv[j] + acc[i][j];
+                    acc[i][j] = SRU__FN(step)(pairs, acc[i][j], ai, bv[j]);
             }
             SRU__EACH(i, (rows + 3) / 4, (SRU__MR + 3) / 4) {
                 quad[i] += col;
@@ -6184,10 +6308,10 @@ SRU__INLINE void SRU__FN(tile)(const int rows, const int panels, size_t k, const
 
 /* The same where only nr columns of each panel exist. With plane 0 panels of C lie end to end, and
    only the last is narrower. */
-SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const float *a,
-                               size_t row, size_t col, const float *const *b, float *c, size_t ldc,
-                               size_t plane, int add, int mr, int nr, uintptr_t ahead,
-                               size_t quarters)
+SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels, size_t k,
+                               const float *a, size_t row, size_t col, const float *const *b,
+                               float *c, size_t ldc, size_t plane, int add, int mr, int nr,
+                               uintptr_t ahead, size_t quarters)
 {
     float t[SRU__MR * SRU__MOST * SRU__PANEL];
     const size_t ldt = SRU__MOST * SRU__PANEL, apart = plane ? plane : SRU__PANEL;
@@ -6195,7 +6319,8 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
     const int part = nr < SRU__PANEL, runs = plane ? panels : 1;    /* of columns side by side */
     int i, j;
     if (mr == rows && !part) {
-        SRU__FN(tile)(rows, panels, k, a, row, col, b, c, ldc, apart, add, rows, ahead, quarters);
+        SRU__FN(tile)(pairs, rows, panels, k, a, row, col, b, c, ldc, apart, add, rows, ahead,
+                      quarters);
         return;
     }
     if (add && part) memset(t, 0, sizeof t);
@@ -6203,7 +6328,7 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
         for (j = 0; j < runs; j++)
             memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
                    c + (size_t)i * ldc + (size_t)j * plane, bytes);
-    SRU__FN(tile)(rows, panels, k, a, row, col, b, part ? t : c, part ? ldt : ldc,
+    SRU__FN(tile)(pairs, rows, panels, k, a, row, col, b, part ? t : c, part ? ldt : ldc,
                   part ? SRU__PANEL : apart, add, mr, ahead, quarters);
     for (i = 0; i < mr && part; i++)
         for (j = 0; j < runs; j++)
@@ -6213,23 +6338,14 @@ SRU__INLINE void SRU__FN(edge)(const int rows, const int panels, size_t k, const
 
 /* A strip of `width` rows, SRU__MR, 4, 2 or 1, of which mr exist, times any number of panels, while
    tile j fetches so many quarters of a panel from ahead[j] on, if not 0; see above. */
-static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
-                             const float *const *b, int panels, float *c, size_t ldc, size_t plane,
-                             int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
+SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_t row, size_t col,
+                                int width, const float *const *b, int panels, float *c, size_t ldc,
+                                size_t plane, int add, int mr, int nr, const uintptr_t *ahead,
+                                size_t quarters)
 {
     const size_t apart = plane ? plane : SRU__PANEL;
-    int most;
-    /* five and six rows in two turns: vectors of 16 take longer to multiply than to load again */
-    if (SRU__W == 16 && width == SRU__MR && (mr == 5 || mr == 6)) {
-        SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead,
-                         quarters);
-        a += 4 * row;
-        c += 4 * ldc;
-        width = mr -= 4;
-        quarters = 0;
-    }
-    most = width == SRU__MR ? SRU__NP : width == 4 ? SRU__NP_FOUR
-         : width == 2 ? SRU__NP_TWO : SRU__NP_ONE;
+    const int most = width == SRU__MR ? SRU__NP : width == 4 ? SRU__NP_FOUR
+                   : width == 2 ? SRU__NP_TWO : SRU__NP_ONE;
     while (panels > 0) {
         /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1 */
         const int times = panels <= most ? 1 : (panels + most - 1) / most;      /* divisions are */
@@ -6241,8 +6357,8 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         for (i = 0; SRU__W < 16 && i < mr && width > 1 && ldc > 16 * SRU__PANEL; i++)
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * apart) * 4);
-#define SRU__TILE(R, N) SRU__FN(edge)(R, N, k, a, row, col, b, c, ldc, plane, add, mr, cut, from, \
-                                      quarters)
+#define SRU__TILE(R, N) SRU__FN(edge)(pairs, R, N, k, a, row, col, b, c, ldc, plane, add, mr, cut, \
+                                      from, quarters)
 #define SRU__ROW_TILE(N) SRU__TILE(1, N)
 #define SRU__TILES(R, MOST) \
         ((MOST) == 1 || n == 1 ? SRU__TILE(R, 1) \
@@ -6262,6 +6378,33 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
         panels -= n;
     }
 }
+
+static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
+                             const float *const *b, int panels, float *c, size_t ldc, size_t plane,
+                             int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
+{
+    /* five and six rows in two turns: vectors of 16 take longer to multiply than to load again */
+    if (SRU__W == 16 && width == SRU__MR && (mr == 5 || mr == 6)) {
+        SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead,
+                         quarters);
+        a += 4 * row;
+        c += 4 * ldc;
+        width = mr -= 4;
+        quarters = 0;
+    }
+    SRU__FN(strip)(0, k, a, row, col, width, b, panels, c, ldc, plane, add, mr, nr, ahead,
+                   quarters);
+}
+
+#ifdef SRU__DOT
+static void SRU__FN(dot)(size_t k, const float *a, size_t row, size_t col, int width,
+                         const float *const *b, int panels, float *c, size_t ldc, size_t plane,
+                         int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
+{
+    SRU__FN(strip)(1, k, a, row, col, width, b, panels, c, ldc, plane, add, mr, nr, ahead,
+                   quarters);
+}
+#endif
 
 /* ---- packed in fewer bits -------------------------------------------------------------------- */
 
@@ -7022,29 +7165,35 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
 }
 #endif
 
-static const sru__kernels SRU__FN(kernels) = {
-    SRU__MR, SRU__NP, SRU__W < 4 ? 16 : 4 * SRU__W,
-    SRU__FN(product), SRU__FN(unpack), SRU__FN(row), SRU__FN(scan_forward), SRU__FN(attend),
-    SRU__FN(attended),
-    SRU__FN(layernorm), SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(multiply),
-#ifndef SRU_NO_BACKWARD
-    SRU__FN(scan_backward), SRU__FN(attend_backward), SRU__FN(layernorm_backward),
-    SRU__FN(squares), SRU__FN(adamw)
+/* The operators with these kernels. */
+#define SRU__OFFER(KERNELS, BACKEND, NAME, DOT, PAIRS) \
+    static const sru__kernels KERNELS = { \
+        SRU__MR, SRU__NP, SRU__W < 4 ? 16 : 4 * SRU__W, SRU__FN(product), DOT, PAIRS, \
+        SRU__FN(unpack), SRU__FN(row), \
+        SRU__FN(scan_forward), SRU__FN(attend), SRU__FN(attended), SRU__FN(layernorm), \
+        SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(multiply), \
+        SRU__TRAINING(SRU__FN(scan_backward)), SRU__TRAINING(SRU__FN(attend_backward)), \
+        SRU__TRAINING(SRU__FN(layernorm_backward)), SRU__TRAINING(SRU__FN(squares)), \
+        SRU__TRAINING(SRU__FN(adamw)) \
+    }; \
+    static const sru_backend BACKEND = { \
+        NAME, 256, &KERNELS, sru__cpu_alloc, sru__cpu_release, sru__cpu_copy, sru__cpu_pack, \
+        sru__cpu_linear_forward, SRU__TRAINING(sru__cpu_linear_backward), \
+        sru__cpu_scan_forward, SRU__TRAINING(sru__cpu_scan_backward), \
+        sru__cpu_attention_forward, SRU__TRAINING(sru__cpu_attention_backward), \
+        sru__cpu_layernorm_forward, SRU__TRAINING(sru__cpu_layernorm_backward), \
+        sru__cpu_embedding_forward, SRU__TRAINING(sru__cpu_embedding_backward), \
+        sru__cpu_dropout, sru__cpu_softmax_loss, \
+        SRU__TRAINING(sru__cpu_norm), SRU__TRAINING(sru__cpu_adamw) \
+    }
+
+SRU__OFFER(SRU__FN(kernels), SRU__FN(backend), SRU__STR(SRU__ISA), NULL, NULL);
+#ifdef SRU__DOT
+SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf16",
+           SRU__FN(dot), SRU__FN(pairs));
 #endif
-};
 
-static const sru_backend SRU__FN(backend) = {
-    SRU__STR(SRU__ISA), 256, &SRU__FN(kernels),
-    sru__cpu_alloc, sru__cpu_release, sru__cpu_copy, sru__cpu_pack,
-    sru__cpu_linear_forward, SRU__TRAINING(sru__cpu_linear_backward),
-    sru__cpu_scan_forward, SRU__TRAINING(sru__cpu_scan_backward),
-    sru__cpu_attention_forward, SRU__TRAINING(sru__cpu_attention_backward),
-    sru__cpu_layernorm_forward, SRU__TRAINING(sru__cpu_layernorm_backward),
-    sru__cpu_embedding_forward, SRU__TRAINING(sru__cpu_embedding_backward),
-    sru__cpu_dropout, sru__cpu_softmax_loss,
-    SRU__TRAINING(sru__cpu_norm), SRU__TRAINING(sru__cpu_adamw)
-};
-
+#undef SRU__OFFER
 #undef SRU__GLUE_
 #undef SRU__GLUE
 #undef SRU__STR_
@@ -7087,6 +7236,8 @@ static const sru_backend SRU__FN(backend) = {
 #undef SRU__MIN
 #undef SRU__MAX
 #undef SRU__GUESS
+#undef SRU__HALVES
+#undef SRU__DOT
 #undef SRU__BYTES
 #undef SRU__LOAD_PART
 #undef SRU__IF_NUMBER

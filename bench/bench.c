@@ -28,7 +28,8 @@ static const char *const help =
     "  --threads N              default: as many as OpenMP offers; the set runs on 1 too\n"
     "  --isa NAME               scalar, sse2, avx2, avx512, neon ... default: the best here\n"
     "  --type NAME              of packed weights, of linear, layer, stream and srupp:\n"
-    "                           f32 (default), bf16, q8\n"
+    "                           f32 (default), bf16, q8; in training bf16: its products of\n"
+    "                           bfloat16, where the machine multiplies these, else of floats\n"
     "  --seconds N              for each case, default 1\n"
     "  --json                   one object a line: case, with its options, threads, isa,\n"
     "                           ns (median of a call), ns_min, gflops (of the products) or\n"
@@ -190,7 +191,8 @@ static void make_network(bench *c, sru_config config, size_t T, size_t B, int tr
     sru_sizes n;
     memset(&plain, 0, sizeof plain);
     plain.config = config;
-    if (training && option.type != SRU_F32) fail("training takes weights in float32 only");
+    if (training && option.type == SRU_Q8) fail("training takes --type f32 or bf16");
+    if (training && option.type == SRU_BF16) c->ctx.op = sru_cpu_bf16();
     if (sru_size(&n, &c->ctx, &plain, T, B)) fail(c->ctx.error);
     plain.weights = take(n.weights);
     if (sru_init((float *)plain.weights, &plain.config, 1)) fail("sru_init() failed");
@@ -256,7 +258,7 @@ typedef struct kind {
 
 static const kind kinds[] = {
     { "linear", "t", 3, make_linear }, { "scan", "", 3, make_scan },
-    { "layer", "t", 4, make_layer }, { "train", "", 4, make_train },
+    { "layer", "t", 4, make_layer }, { "train", "t", 4, make_train },
     { "stream", "t", 2, make_stream }, { "layernorm", "", 2, make_layernorm },
     { "attention", "", 4, make_attention }, { "srupp", "thrwa", 5, make_srupp }
 };

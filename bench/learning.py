@@ -7,7 +7,9 @@ training a language model of characters on the same text for as many seconds, on
 All see what charlm sees: 90 % of the file for training, as 16 streams of pieces of it, in the same
 order, with the state carried from update to update, 5 % for validation, the last 5 % for the test.
 AdamW, a rate that rises for 5 % of the time and falls along a cosine, gradients clipped at 1; the
-time includes validations. Writes the curves, their picture and a table to build/learning.
+time includes validations. With --bf16 the peers train under torch.autocast, too: products, and the
+whole of nn.LSTM and nn.GRU, in bfloat16. Writes the curves, their picture and a table to
+build/learning.
 """
 import argparse, copy, csv, math, os, re, subprocess, sys, time, warnings
 
@@ -22,6 +24,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2, help="of each (2)")
     parser.add_argument("--charlm", default=[""], nargs="+", metavar="OPTIONS",
                         help="of charlm, a training for each: \"\" and \" --arch srupp\", say")
+    parser.add_argument("--bf16", action="store_true", help="the peers also under torch.autocast")
     parser.add_argument("--limit", action="store_true", help="and charlm, with the first OPTIONS, "
                         "for as many updates as there would be at the machine's limit")
     parser.add_argument("--only", default="", metavar="PATTERN", help="names that contain it")
@@ -74,8 +77,9 @@ def bits(logits, targets, reduction="mean"):
 
 
 class Trainer:
-    def __init__(self, kind, D, L, B, T, rate):
+    def __init__(self, kind, D, L, B, T, rate, bf16=False):
         torch.manual_seed(1)
+        self.bf16 = bf16
         self.net, self.B, self.T, self.rate = Network(kind, D, L), B, T, rate
         self.adamw = torch.optim.AdamW(self.net.parameters(), lr=rate, betas=(0.9, 0.99),
                                        weight_decay=0.1, fused=True)
@@ -87,8 +91,9 @@ class Trainer:
             group["lr"] = self.rate*(share/0.05 if share < 0.05 else
                                      0.5 + 0.5*math.cos(math.pi*(share - 0.05)/0.95))
         with torch.enable_grad():
-            logits, state = self.net.train()(x, self.state)
-            loss = bits(logits, y)
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+                logits, state = self.net.train()(x, self.state)
+            loss = bits(logits.float(), y)
             self.state = tuple(s.detach() for s in state) if isinstance(state, tuple) \
                 else state.detach()
             self.adamw.zero_grad()
@@ -136,7 +141,7 @@ def train(name, network, path, seconds, curve):
         text = torch.frombuffer(bytearray(f.read()), dtype=torch.uint8).long()
     n = len(text)*90//100
     validation, test = text[n:len(text)*95//100], text[len(text)*95//100:]
-    t = Trainer(*network[:3], BATCH, LENGTH, network[3])
+    t = Trainer(*network[:3], BATCH, LENGTH, *network[3:])
     if t.net.fast is not t.net.rnn:
         for _ in range(3):              # compiles it before the clock starts
             t.evaluate(validation[:2000])
@@ -232,6 +237,8 @@ def main(o):
         options = networks[0][1]
         steps = updates_at_limit(options, o.seconds, o.threads, o.out)
         networks.append((LIMIT, options + ["--steps", str(steps)]))
+    if o.bf16:
+        NETWORKS.extend([(name + ", bfloat16", *network, True) for name, *network in NETWORKS])
     for name, *network in networks + NETWORKS:
         if not re.search(o.only, name):
             continue

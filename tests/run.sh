@@ -154,6 +154,9 @@ END
         say "SRU_ISA=$isa"
         report test_golden $dir/test_golden
     done
+    unset SRU_ISA
+    say "products of bfloat16, where this machine and build have them, with larger tolerances"
+    report test_golden $dir/test_golden --bf16
 }
 
 # Products by OpenBLAS, whose bits may vary: the programs that do not rely on the same bits.

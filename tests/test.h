@@ -216,6 +216,10 @@ static inline int test_has_isa(const char *name)
     if (!strcmp(name, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
             && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+#if defined(__clang__) ? __clang_major__ > 10 : __GNUC__ > 10
+    if (!strcmp(name, "avx512_bf16"))
+        return test_has_isa("avx512") && __builtin_cpu_supports("avx512bf16");
+#endif
     return 0;
 #else
     return -1;

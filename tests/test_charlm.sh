@@ -94,6 +94,17 @@ train --steps 40 --threads 2 --dropout 0.3 --model drop.safetensors > drop
 train --steps 40 --threads 1 --dropout 0.3 --model drop2.safetensors > drop2
 check "dropout changes the training"           differ one.safetensors drop.safetensors
 check "dropout: 1 thread writes the bytes of 2" cmp drop.safetensors drop2.safetensors
+
+# products of bfloat16, where this machine and build have them
+train --steps 40 --threads 2 --type bf16 --model half.safetensors > half
+train --steps 40 --threads 1 --type bf16 --model half2.safetensors > half2
+check "bfloat16: 1 thread writes the bytes of 2" cmp half.safetensors half2.safetensors
+check "bfloat16 learns as much"                near one half 0.05
+if grep -q _bf16 half; then
+    check "bfloat16 is not float32"            differ one.safetensors half.safetensors
+else
+    check "without bfloat16 floats are multiplied" cmp one.safetensors half.safetensors
+fi
 train --seconds 0.3 --model seconds.safetensors > seconds
 check "training by the clock"                  ends_with_test seconds
 
@@ -224,7 +235,7 @@ refuses "--attention needs"         train text --arch srupp --attention -1
 refuses "--arch needs sru"          train text --arch lstm
 refuses "--type needs .*'f64'"      eval one.safetensors text --type f64
 refuses "no type"                   sample one.safetensors --type f16
-refuses "does not take '--type'"    train text --type q8
+refuses "train needs --type"        train text --type q8
 refuses "cuda"                      train text --cuda
 refuses "cut.safetensors"           eval cut.safetensors text
 refuses "not.safetensors"           eval not.safetensors text

@@ -11,7 +11,7 @@ static double tolerance_values = 1e-6, tolerance_gradients = 1e-5;
 static char temporary[512];         /* a directory of our own, for what is saved */
 static int  threads;
 static int  cases;
-static const sru_backend *backend;  /* NULL: the CPU's; or, with --cuda, the GPU's */
+static const sru_backend *backend;  /* NULL: the CPU's; else that of an option */
 
 /* What weights in fewer bits may cost, and do at most: of h or c, relative to its norm. */
 static struct {
@@ -840,13 +840,19 @@ int main(int argc, char **argv)
 {
     int i, directories = 0;
     test_begin(argc, argv,
-               "test_golden [--threads N] [--cuda | --cuda=TF32 | BF16 | FP16] [DIR...]\n"
+               "test_golden [--threads N] [--bf16 | --cuda | --cuda=TF32 | BF16 | FP16] [DIR...]\n"
                "Runs every *.safetensors of each DIR, or of tests/golden: a line a case with the\n"
-               "largest relative error of results and of gradients. --cuda: on the GPU.\n"
+               "largest relative error of results and of gradients. --bf16: products of bfloat16,\n"
+               "where this processor has them. --cuda: on the GPU.\n"
                "The errors that are allowed are larger where products are in fewer bits.");
     test_folder(temporary);
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--threads") && i + 1 < argc) threads = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--bf16")) {
+            backend = sru_cpu_bf16();
+            tolerance_values = 1e-2;
+            tolerance_gradients = 3e-2;
+        }
 #ifdef SRU_CUDA
         else if (!strncmp(argv[i], "--cuda", 6)) {
             static const struct { const char *option; double values, gradients; } maths[] =

@@ -283,7 +283,8 @@ library='malloc|free|getenv|bcmp|mem(chr|cmp|cpy|move|set)
 str(chr|cmp|cpy|error|len|ncmp|rchr|str|tod)
 f(close|error|flush|open|read|write|seek|tell)|v?s?n?printf|remove|rename|fileno|fsync|perror
 __(v|vs|vsn|sn|s)?printf_chk|__mem(cpy|move|set)_chk|__str(cpy|cat)_chk|__isoc(99|23)_.*
-__errno_location|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_|__cpu_(model|indicator_init)
+__errno_location|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_
+__cpu_(model|features2|indicator_init)
 GOMP_.*|omp_.*|__kmpc_.*'
 library=$(echo "$library" | tr '\n' '|')
 
@@ -303,7 +304,7 @@ symbols "symbols, -O3"          $CC -std=c99 -O3 -ffast-math -fopenmp
 command -v clang > /dev/null && symbols "symbols, clang" clang -std=c99 -O2
 # without files and heap, only what a freestanding compiler wants too, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
-library="$library|__cpu_(model|indicator_init)"
+library="$library|__cpu_(model|features2|indicator_init)"
 symbols "symbols, at the least" $CC -std=c99 -O2 -fno-stack-protector -include $dir/nothing.h \
                                 -DSRU_NO_STDIO -DSRU_ASSERT=
 

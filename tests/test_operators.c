@@ -6,6 +6,7 @@
 #define COUNT(a) (sizeof(a)/sizeof((a)[0]))
 
 static const sru_backend *op;       /* the kernels under test */
+static int                bf16;     /* their products of SRU_PLAIN weights take bfloat16 */
 static uint64_t           stride = 1999;    /* of the numbers that accuracy is measured at */
 static char               message[SRU_ERROR_SIZE];
 
@@ -46,11 +47,25 @@ static float *zeros(size_t n)
     return (float *)keep(test_floats(n + misaligned)) + misaligned;
 }
 
+/* Where products take bfloat16, numbers are: then nothing is rounded, and all that is true of
+   products of floats is true of them. */
+static float *as_multiplied(float *a, size_t n)
+{
+    size_t i;
+    uint32_t bits;
+    for (i = 0; i < n && bf16; i++) {
+        memcpy(&bits, &a[i], 4);
+        bits &= 0xffff0000u;
+        memcpy(&a[i], &bits, 4);
+    }
+    return a;
+}
+
 static float *randoms(size_t n)
 {
     float *a = zeros(n);
     test_fill(a, n, 1);
-    return a;
+    return as_multiplied(a, n);
 }
 
 /* NaN everywhere: what an operator must overwrite without reading. */
@@ -105,6 +120,11 @@ static int alike(const float *a, const float *b, size_t n)
 #else
     return same(a, b, n*sizeof *a);
 #endif
+}
+
+static int is_nan(float x)
+{
+    return (test_to_bits(x) & 0x7fffffff) > 0x7f800000;
 }
 
 /* ||a - b||/||b||, but where b is short by chance its length is taken for that of numbers of
@@ -458,7 +478,7 @@ static void test_linear_shape(size_t rows, size_t n, size_t k)
         memset(y1, 0xff, rows*n*sizeof *y1);
         CHECK(op->linear_forward(&c, y1, x, p, (sru_type)type, b, rows, n, k) == SRU_OK,
               "%s %s: %s", what, type_names[type], message);
-        if (type == SRU_F32) {
+        if (type == SRU_F32 && !bf16) {
             CHECK(alike(y1, y, rows*n), "%s: F32 has other bits than PLAIN", what);
         } else {
             /* a scale is one rounding more when R is read, and one more here */
@@ -527,12 +547,63 @@ static void test_linear_rows(void)
     float *x = (float *)test_alloc(rows*k*4), *y = (float *)test_alloc(rows*k*4), w[16] = {0};
     size_t i, wrong = 0;
     for (i = 0; i < k; i++) w[i*k + (i + 1)%k] = 1;
-    for (i = 0; i < rows*k; i++) x[i] = (float)(i%1000);
+    for (i = 0; i < rows*k; i++) x[i] = (float)(i%250);
     CHECK(op->linear_forward(&c, y, x, w, SRU_PLAIN, NULL, rows, k, k) == SRU_OK, "%s", message);
     for (i = 0; i < rows*k; i++) wrong += !same(&y[i], &x[i/k*k + (i + 1)%k], 4);
     CHECK(!wrong, "linear: %lu of %lu rows are wrong", (unsigned long)wrong, (unsigned long)rows);
     free(x);
     free(y);
+}
+
+/* v in bfloat16: of 8 bits, of two as near the even one. Denormals count as 0. */
+static float nearest(float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return v;
+    bits = (bits & 0x7fffffff) < 0x00800000 ? 0 : (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&v, &bits, 4);
+    return v;
+}
+
+/* Numbers times 1, wherever they stand: a row or a column of either factor, the first or the second
+   of a pair. */
+static void test_rounding(void)
+{
+    enum { N = 67 };
+    static const uint32_t edges[] = {0, 1, 0x007fffff, 0x00800000, 0x3f808000, 0x3f818000,
+        0x3f808001, 0x3f807fff, 0x3f817fff, 0x3fffffff, 0x7f7f7fff, 0x7f7f8000, 0x7f7fffff,
+        0x7f800000, 0x7f800001, 0x7fffffff, 0x7fc00000};
+    sru_context c = context(1);
+    float *v = zeros(N), *x = zeros(2*N), *y = zeros(N), one[2] = {1, 1};
+    int turn, place;
+    size_t i;
+    for (turn = 0; turn < 400; turn++) {
+        for (i = 0; i < N; i++) {
+            uint32_t bits = (uint32_t)test_bits();
+            if (!turn) bits = edges[i%COUNT(edges)] | (i < COUNT(edges) ? 0 : 0x80000000u);
+            if (turn & 1) bits = (bits & 0xffff0001u) | 0x8000;
+            memcpy(&v[i], &bits, 4);
+        }
+        for (place = 0; place < 6; place++) {
+            size_t wrong = 0, pairs = place > 3;
+            memset(x, 0, 2*N*sizeof *x);
+            memset(y, 0, N*sizeof *y);
+            for (i = 0; i < N && pairs; i++) x[2*i + (size_t)(place - 4)] = v[i];
+            if (place == 0) op->linear_forward(&c, y, v, one, SRU_PLAIN, NULL, N, 1, 1);
+            if (place == 1) op->linear_forward(&c, y, one, v, SRU_PLAIN, NULL, 1, N, 1);
+            if (place == 2) op->linear_backward(&c, NULL, y, NULL, v, one, NULL, 0, 1, N, 1);
+            if (place == 3) op->linear_backward(&c, NULL, y, NULL, one, v, NULL, 0, 1, 1, N);
+            if (pairs) op->linear_forward(&c, y, x, one, SRU_PLAIN, NULL, N, 1, 2);
+            for (i = 0; i < N; i++) {
+                const float want = nearest(v[i]);
+                wrong += !(y[i] == want || (is_nan(y[i]) && is_nan(want)));
+            }
+            CHECK(!wrong, "bfloat16: %lu of %d numbers are rounded otherwise, place %d",
+                  (unsigned long)wrong, N, place);
+        }
+    }
+    release();
 }
 
 static void test_linear(void)
@@ -839,6 +910,17 @@ static void check_grad(const char *what, const char *name, const float *a, const
     if (a) CHECK(distance(a, b, n) <= 5e-6, "%s: %s is off by %g", what, name, distance(a, b, n));
 }
 
+/* Where products take bfloat16, those of the oracle are given what was multiplied: du, rounded. */
+static void multiply_rounded(naive_scan *o, const float *du, const float *dw)
+{
+    size_t n = o->T*o->B*(size_t)o->K*o->N, i;
+    double *r = reals(n);
+    if (!bf16 || !o->w) return;
+    for (i = 0; i < n; i++) r[i] = (double)nearest(du[i]);
+    o->dw = wide(dw, (size_t)o->K*o->N*o->I);
+    naive_linear_backward(o->da, o->dw, NULL, r, o->a, o->w, 0, o->T*o->B, (size_t)o->K*o->N, o->I);
+}
+
 /* s and o have run forward, with tape. */
 static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
 {
@@ -862,6 +944,7 @@ static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
     if (s.vt) o.dvt = reals(rows*2*N);
     naive_scan_backward(&o);
     g = run_backward(s, &from, 63, 1, what);
+    multiply_rounded(&o, g.du, from.dw);
     check_grad(what, "dc", g.dc, o.dc, s.B*N);
     check_grad(what, "du", g.du, o.du, rows*KN);
     check_grad(what, "dx", g.dx, o.dx, rows*N);
@@ -924,6 +1007,7 @@ static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
         CHECK(op->scan_backward(&c, &q) == SRU_OK, "%s: %s", what, message);
         memset(o.dc, 0, s.B*N*sizeof(double));
         naive_scan_backward(&o);
+        multiply_rounded(&o, q.du, from.dw);
         for (i = 0; i < rows*N; i++) o.dx[i] += o.da[i];
         check_grad(what, "the sum of da and dx", q.da, o.dx, rows*N);
     }
@@ -940,6 +1024,7 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
 
     /* the product inside. Scaled so that u is of size 1 */
     for (i = 0; i < KN*I; i++) w[i] *= (float)sqrt(3/(double)I);
+    as_multiplied(w, KN*I);
     p.s.a = p.s.x && I == N && (flags & 0x10000) ? p.s.x : randoms(rows*I);
     p.s.w = w;
     p.o.a = wide(p.s.a, rows*I);
@@ -970,7 +1055,7 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
         run_scan(&q, 1, p.what);
         CHECK(same_results(&q, &taped), "%s %s: other bits without tape", p.what,
               type_names[type]);
-        if (type == SRU_F32) {
+        if (type == SRU_F32 && !bf16) {
             CHECK(same_results(&q, &whole), "%s: F32 has other bits than PLAIN", p.what);
         } else {
             naive_scan o = p.o;
@@ -1086,11 +1171,6 @@ static void test_scan(void)
 /* ---- Accuracy of sigmoid, tanh and exp ------------------------------------------------------ */
 
 enum { BLOCK = 1 << 12 };
-
-static int is_nan(float x)
-{
-    return (test_to_bits(x) & 0x7fffffff) > 0x7f800000;
-}
 
 typedef struct accuracy {
     double abs, rel, ulp, abs_at, rel_at, ulp_at;
@@ -2198,6 +2278,27 @@ static void test_kernels(void)
     test_denormals();
     test_errors();
     test_work();
+    op = sru_cpu_bf16();
+    bf16 = op != sru_cpu();
+    if (bf16) {
+        printf("%s\n", op->name);
+        fflush(stdout);
+        test_rounding();
+        test_linear();
+        test_scan();
+        test_work();
+        bf16 = 0;
+    }
+}
+
+/* Whether they are offered where they should be. */
+static void test_products_bf16(void)
+{
+    const int has = test_has_isa("avx512_bf16"), best = !strcmp(sru_cpu()->name, "avx512");
+    const int differ = sru_cpu_bf16() != sru_cpu();
+    if (has >= 0) CHECK(differ == (best && has), "bfloat16 in products: %s", sru_cpu_bf16()->name);
+    if (differ) CHECK(!strcmp(sru_cpu_bf16()->name, "avx512_bf16"), "%s", sru_cpu_bf16()->name);
+    else printf("skipped, not on this machine or not in this build: bfloat16 in products\n");
 }
 
 int main(int argc, char **argv)
@@ -2217,6 +2318,7 @@ int main(int argc, char **argv)
     }
     at_start = half_of_tiny();
     test_oracle();
+    test_products_bf16();
     test_each_isa(kernels, test_kernels);
     return test_end();
 }
