@@ -62,20 +62,25 @@ class Torch:
             h, kept[0] = rnn(x, kept[0])
         return run
 
-    def train(self, rnn, T, B, D, *more):
+    def train(self, rnn, T, B, D, *more, bf16=False):
         rnn.train()
         x = self.torch.randn(T, B, D, requires_grad=True)
         dh = self.torch.randn(T, B, D)
 
         def run():
             with self.torch.enable_grad():
-                rnn(x, *more)[0].backward(dh)
+                with self.torch.autocast("cpu", self.torch.bfloat16, enabled=bf16):
+                    h = rnn(x, *more)[0]
+                h.backward(dh.to(h.dtype))
         return run
 
     def lstm(self, T, B, D, L): return self.infer(self.torch.nn.LSTM(D, D, L), T, B, D)
     def gru(self, T, B, D, L): return self.infer(self.torch.nn.GRU(D, D, L), T, B, D)
     def lstm_step(self, D, L): return self.step(self.torch.nn.LSTM(D, D, L), D)
-    def lstm_train(self, T, B, D, L): return self.train(self.torch.nn.LSTM(D, D, L), T, B, D)
+    def lstm_train(self, T, B, D, L, **how):
+        return self.train(self.torch.nn.LSTM(D, D, L), T, B, D, **how)
+
+    def lstm_train_bf16(self, *sizes): return self.lstm_train(*sizes, bf16=True)
 
 
 class Sru2(Torch):
@@ -92,8 +97,10 @@ class Sru2(Torch):
     def sru_step(self, D, L):
         return self.step(self.torch.jit.script(self.sru.SRU(D, D, L).eval()), D)
 
-    def sru_train(self, T, B, D, L):
-        return self.train(self.sru.SRU(D, D, L), T, B, D)
+    def sru_train(self, T, B, D, L, **how):
+        return self.train(self.sru.SRU(D, D, L), T, B, D, **how)
+
+    def sru_train_bf16(self, *sizes): return self.sru_train(*sizes, bf16=True)
 
     def scan(self, T, B, D):
         torch = self.torch

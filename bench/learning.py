@@ -44,10 +44,14 @@ BETWEEN = 4*VALIDATED
 PIECE = 64              # batches that are read one after another
 GOLDEN = 0.618034       # of the text lies between one piece and the next
 
-# name, class, units, layers, learning rate: the best found for each at 120 seconds
+# name, class, units, layers, learning rate, and whether under torch.autocast: the best found for
+# each at 120 seconds
 NETWORKS = [("nn.LSTM 1 x 256", "lstm", 256, 1, 0.005),
             ("nn.GRU 1 x 256", "gru", 256, 1, 0.005),
             ("reference SRU 2 x 256", "sru", 256, 2, 0.01)]
+NETWORKS_BF16 = [("nn.LSTM 1 x 384, bfloat16", "lstm", 384, 1, 0.005, True),
+                 ("nn.GRU 1 x 384, bfloat16", "gru", 384, 1, 0.005, True),
+                 ("reference SRU 2 x 384, bfloat16", "sru", 384, 2, 0.01, True)]
 BATCH, LENGTH = 16, 64
 CHARLM = 192, 3         # units and layers that charlm has if it is not told otherwise
 LIMIT = "charlm, if it ran at the machine's limit"
@@ -207,20 +211,21 @@ def charlm(options, path, seconds, threads, csv_path):
 
 def draw(results, seconds, path, out):
     import pictures
-    figure, axes = pictures.plt.subplots(figsize=(8, 5))
+    figure, axes = pictures.plt.subplots(figsize=(8, 5 + 0.2*len(results)))
     for name, (test, rate, points) in results.items():
         axes.plot([p[0] for p in points], [p[1] for p in points],
-                  lw=2.5 if name.startswith("charlm") else 1.5, ls=":" if name == LIMIT else "-",
+                  lw=2.5 if name.startswith("charlm") else 1.5,
+                  ls=":" if name == LIMIT else "--" if "bf" in name else "-",
                   label="%s: test %.2f, %.0f thousand characters a second"
                   % (name, test, 1e-3*rate))
     low = min(min(p[1] for p in points) for _, _, points in results.values())
-    axes.set_ylim(low - 0.1, low + 2)
+    axes.set_ylim(low - 0.1, low + 1.5)
     axes.set_xlim(0, seconds)
     axes.set_xlabel("seconds of training")
     axes.set_ylabel("validation, bits per character")
     axes.set_title("Language models of the characters of %s" % os.path.basename(path))
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
     pictures.save(figure, os.path.join(out, "learning.png"))
 
 
@@ -237,9 +242,8 @@ def main(o):
         options = networks[0][1]
         steps = updates_at_limit(options, o.seconds, o.threads, o.out)
         networks.append((LIMIT, options + ["--steps", str(steps)]))
-    if o.bf16:
-        NETWORKS.extend([(name + ", bfloat16", *network, True) for name, *network in NETWORKS])
-    for name, *network in networks + NETWORKS:
+    networks += NETWORKS + (NETWORKS_BF16 if o.bf16 else [])
+    for name, *network in networks:
         if not re.search(o.only, name):
             continue
         path = os.path.join(o.out, re.sub(r"\W+", "_", name) + ".csv")

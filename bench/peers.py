@@ -81,6 +81,9 @@ def table(isa):
         ("reference SRU", "sru2", "sru_train 128 8 512 2", 2.5),
         ("nn.LSTM", "torch", "lstm_train 128 8 512 2", 3.7),
         ("inner loops in cache", "peak", sru_loops(128, 8, 512, 2, passes=2), None)])
+    yield ("training (128,8,512,2), bfloat16", "train 128 8 512 2 --type bf16", [
+        ("reference SRU, autocast", "sru2", "sru_train_bf16 128 8 512 2", None),
+        ("nn.LSTM, autocast", "torch", "lstm_train_bf16 128 8 512 2", None)])
     for d, gru, sru in ((128, 5, 15), (512, 3.3, 2.5), (1024, 5, 2)):
         yield ("streaming (%d,2)" % d, "stream %d 2" % d, [
             ("onnxruntime GRU", "onnxruntime", "gru_step %d 2" % d, gru),
