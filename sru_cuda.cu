@@ -1010,7 +1010,8 @@ sru_status copy(const sru_context *ctx, void *to, const void *from, size_t bytes
     const cudaStream_t stream = device_of(ctx)->stream;
     if (ctx->measure || !bytes) return SRU_OK;
     if (!to) return fail(ctx, SRU_EINVAL, "copy: the destination is NULL");
-    if (!from && !on_device(to)) {
+    if (!from && !on_device(to)) {      /* the GPU may see it, too, and still be at work with it */
+        TRY(check(ctx, "copy", cudaStreamSynchronize(stream)));
         memset(to, 0, bytes);
         return SRU_OK;
     }
@@ -1155,7 +1156,7 @@ sru_status products_backward(sru_context *c, const char *name, void *dx, float *
     const cudaDataType t = stored == CUDA_R_32F ? product_type(c, true) : stored;
     const void *wt = w, *xt = x, *dyt;
     if (!rows || !k) return SRU_OK;
-    if (dx && !n && beta == 0) return copy(c, dx, NULL, rows*k*size_of(stored));
+    if (!n) return dx && beta == 0 ? copy(c, dx, NULL, rows*k*size_of(stored)) : SRU_OK;
     TRY(operand(c, name, &dyt, dy, stored, rows*n, t));
     if (dx) TRY(operand(c, name, &wt, w, CUDA_R_32F, n*k, t));
     if (dw) TRY(operand(c, name, &xt, x, stored, rows*k, t));
@@ -1180,7 +1181,7 @@ sru_status linear_backward(const sru_context *ctx, float *dx, float *dw, float *
         return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu, k %zu are too large", name, rows, n, k);
     if (rows && n && (!dy || (k && ((dw && !x) || (dx && !w)))))
         return fail(ctx, SRU_EINVAL, "%s: dy, x and w must not be NULL", name);
-    if (dx && beta != 0 && beta != 1)
+    if (dx && rows && k && beta != 0 && beta != 1)
         return fail(ctx, SRU_EINVAL, "%s: beta must be 0 or 1", name);
     TRY(check_pointers(ctx, name, {P(dx), P(dw), P(db), P(dy), P(x), P(w)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
@@ -1205,7 +1206,7 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
         || product({(size_t)s->K, s->N, s->A, 4}) == SIZE_MAX)
         return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, N %zu, A %zu are too large", name, s->T, s->B,
                     s->N, s->A);
-    if (s->T > INT_MAX || product({s->B, (size_t)s->K, s->N}) > INT_MAX)
+    if (s->T > INT_MAX/2 || product({s->B, (size_t)s->K, s->N}) > INT_MAX)
         return fail(c, SRU_EINVAL, "%s: T %zu, or a step of B %zu, N %zu, is too large for the GPU",
                     name, s->T, s->B, s->N);
     if (s->ldc && s->ldc < s->N)
@@ -1218,10 +1219,12 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
     TRY(check_type(c, name, s->storage));
     if (s->w && s->type != SRU_PLAIN && s->storage != SRU_PLAIN && s->type != s->storage)
         return fail(c, SRU_EINVAL, "%s: packed weights and storage must be of one type", name);
-    return check_pointers(c, name, {P(s->a), P(s->w), P(s->u), P(s->x), P(s->v), P(s->bias),
-                                    P(s->vt), P(s->mask_c), P(s->mask_pad), P(s->c0), P(s->cT),
-                                    P(s->h), P(s->c), P(s->dh), P(s->dc), P(s->du), P(s->dx),
-                                    P(s->da), P(s->dvt), P(s->dw), P(s->dv), P(s->dbias)});
+    if (!s->B || !s->N) return SRU_OK;      /* arrays without elements may begin anywhere */
+    TRY(check_pointers(c, name, {P(s->w), P(s->v), P(s->bias), P(s->mask_c), P(s->c0), P(s->cT),
+                                 P(s->dc), P(s->dw), P(s->dv), P(s->dbias)}));
+    if (!s->T) return SRU_OK;
+    return check_pointers(c, name, {P(s->a), P(s->u), P(s->x), P(s->vt), P(s->mask_pad), P(s->h),
+                                    P(s->c), P(s->dh), P(s->du), P(s->dx), P(s->da), P(s->dvt)});
 }
 
 /* u (rows,K,N) = a (rows,A) w'; packed, w consists of groups of D rows: see sru.h at pack. */
@@ -1282,6 +1285,10 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
     TRY(check_scan(ctx, args, name));
     if (args->T && args->B && args->N && !args->h)
         return fail(ctx, SRU_EINVAL, "%s: h must not be NULL", name);
+    if (args->T && args->B && args->w && args->a && args->a == args->h
+        && (args->bidirectional || args->A != args->N))
+        return fail(ctx, SRU_EINVAL, "%s: h may be a in one direction only, and where A %zu is "
+                    "N %zu", name, args->A, args->N);
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         sru_scan s = *args;
         const size_t T = s.T, row = s.B*(size_t)s.K*s.N, ldc = s.ldc ? s.ldc : s.N;
@@ -1290,7 +1297,7 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         const cudaDataType u_type = s.u ? stored : type;
         const size_t size = size_of(stored);
         const void *w = s.w;
-        size_t steps = T;
+        size_t steps = T, rows;
         void *u = s.u;
         if (s.scale_x == 0) s.scale_x = 1;
         /* u of so many steps at a time; a backward direction wants all */
@@ -1298,7 +1305,12 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
             const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/row;
             steps = some < 1 ? 1 : some < T ? ceil_div(T, ceil_div(T, some)) : T;
         }
-        if (s.w && !s.u) u = take<char>(c, product({steps, row, size_of(u_type)}));
+        rows = steps*s.B;
+        if (c->measure && steps < T) {          /* the most that fewer steps or sequences take */
+            const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/((size_t)s.K*s.N);
+            rows = some < s.B ? s.B : some < T*s.B ? some : T*s.B;
+        }
+        if (s.w && !s.u) u = take<char>(c, product({rows, (size_t)s.K*s.N, size_of(u_type)}));
         if (!s.cT && steps < T) {               /* chunks hand the state on */
             s.cT = take<float>(c, s.B*ldc);
             if (!s.cT) return no_memory(c, name);
@@ -1314,8 +1326,8 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
             const void *a;
             p.T = T - t < steps ? T - t : steps;
             if (s.w) {
-                TRY(operand(&chunk, name, &a, further(s.a, at*s.A, size), stored, p.T*s.B*s.A,
-                            type));
+                TRY(operand(&chunk, name, &a, further(s.a, at*s.A, size), stored,
+                            (c->measure ? rows : p.T*s.B)*s.A, type));
                 if (!c->measure)
                     TRY(scan_product(c, &s, u, u_type, a, w, type, p.T*s.B));
             }
@@ -1338,7 +1350,7 @@ sru_status scan_back(const sru_context *c, const sru_scan &s, size_t ldc, float 
 {
     const H *skip = (const H *)(s.K == 4 ? further(s.u, 3*s.N, sizeof(H)) : s.x);
     H *dskip = (H *)(s.K == 4 ? further(s.du, 3*s.N, sizeof(H)) : s.x ? s.dx : NULL);
-    const bool extra = s.vt || s.mask_pad;
+    const bool extra = s.vt || s.dvt || s.mask_pad;
     return launch(c, "scan_backward",
                   s.use_tanh ? extra ? scan_backward_kernel<H, true, true>
                                      : scan_backward_kernel<H, true, false>
@@ -1407,6 +1419,7 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
                     "attn_mask or dropout", name);
     if (s->T && s->B && (!s->q || !s->kv))
         return fail(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
+    if (!s->B) return SRU_OK;
     return check_pointers(c, name, {P(s->q), P(s->kv), P(s->alpha), P(s->mask_pad),
                                     P(s->memory_mask_pad), P(s->attn_mask), P(s->ring), P(s->o),
                                     P(s->a), P(s->lse), P(s->dout), P(s->dq), P(s->dkv),
@@ -1418,6 +1431,14 @@ size_t queries(const sru_attention *s)
 {
     const size_t n = (size_t)SRU_CUDA_SCORES/2/4/(s->B*(s->M + s->T));
     return n < 1 ? 1 : n < s->T ? n : s->T;
+}
+
+/* Floats of a block's scores; in a measuring call, the most that fewer steps or sequences take. */
+size_t scores_size(const sru_context *c, const sru_attention *s)
+{
+    const size_t query = s->B*(s->M + s->T), some = (size_t)SRU_CUDA_SCORES/2/4;
+    if (!c->measure || queries(s) == s->T) return queries(s)*query;
+    return some > query ? some : query;
 }
 
 /* Calls body for each head and block of queries, with what these see. */
@@ -1469,8 +1490,7 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
     if (!s->o) return fail(ctx, SRU_EINVAL, "%s: o must not be NULL", name);
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         const size_t heads = s->B*(size_t)s->H, hd = s->P/(size_t)s->H, n = s->T*s->B*s->P;
-        float *scores = take<float>(c, s->ring ? heads*s->window
-                                               : queries(s)*s->B*(s->M + s->T));
+        float *scores = take<float>(c, s->ring ? heads*s->window : scores_size(c, s));
         float *a = s->a ? s->a : s->o;
         if (!scores) return no_memory(c, name);
         if (c->measure) return SRU_OK;
@@ -1507,8 +1527,7 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
         const size_t heads = s->B*(size_t)s->H, hd = s->P/(size_t)s->H, S = s->M + s->T;
         double *dots = take<double>(c, heads*s->T);
         float *da = take<float>(c, s->T*s->B*s->P), *mean = take<float>(c, heads*s->T);
-        float *scores = take<float>(c, queries(s)*s->B*S);
-        float *ds = take<float>(c, queries(s)*s->B*S);
+        float *scores = take<float>(c, scores_size(c, s)), *ds = take<float>(c, scores_size(c, s));
         if (!da || !mean || !dots || !scores || !ds) return no_memory(c, name);
         if (c->measure) return SRU_OK;
         TRY(launch(c, name, attention_output_backward_kernel, ceil_div(heads*s->T, 4), 1, 4*WARP,
@@ -1548,10 +1567,11 @@ sru_status layernorm_forward(const sru_context *ctx, float *y, float *stats, con
     static const char name[] = "layernorm_forward";
     if (product({rows, n, 4}) == SIZE_MAX)
         return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu are too large", name, rows, n);
-    if (!rows || !n || ctx->measure) return SRU_OK;
+    if (!rows || !n) return SRU_OK;
     if (!y || !x || !gain || !bias)
         return fail(ctx, SRU_EINVAL, "%s: y, x, gain, bias must not be NULL", name);
     TRY(check_pointers(ctx, name, {P(y), P(stats), P(x), P(gain), P(bias)}));
+    if (ctx->measure) return SRU_OK;
     return launch(ctx, name, layernorm_forward_kernel, ceil_div(rows, ROWS), 1, ROWS*WARP, y, stats,
                   x, gain, bias, rows, n);
 }
@@ -1593,6 +1613,7 @@ sru_status check_embedding(const sru_context *c, const char *name, const float *
                     size);
     if (rows && n && (!y || !tokens || (size && !table)))
         return fail(c, SRU_EINVAL, "%s: no pointer may be NULL", name);
+    if (!rows || !n) return SRU_OK;
     return check_pointers(c, name, {P(y), P(tokens), P(table)});
 }
 
@@ -1624,9 +1645,10 @@ sru_status dropout(const sru_context *ctx, float *y, const float *x, const float
     if (!mask && !(p >= 0 && p <= 1))
         return fail(ctx, SRU_EINVAL, "%s: the probability must be from 0 to 1", name);
     if (beta != 0 && beta != 1) return fail(ctx, SRU_EINVAL, "%s: beta must be 0 or 1", name);
-    if (!T || !n || ctx->measure) return SRU_OK;
+    if (!T || !n) return SRU_OK;
     if (!y) return fail(ctx, SRU_EINVAL, "%s: y must not be NULL", name);
     TRY(check_pointers(ctx, name, {P(y), P(x), P(mask)}));
+    if (ctx->measure) return SRU_OK;
     return launch(ctx, name, dropout_kernel, ceil_div(n, 256), T < 64 ? T : 64, 256, y, x, mask, p,
                   key_of(ctx, id), beta, T, n);
 }
@@ -1642,14 +1664,13 @@ sru_status softmax_loss(const sru_context *ctx, double *loss, float *dy, const f
         return fail(ctx, SRU_EINVAL, "%s: loss, y and targets must not be NULL", name);
     TRY(check_pointers(ctx, name, {P(dy), P(y), P(targets)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
-        const size_t used = n ? rows : 0;
-        double *losses = take<double>(c, used + 1), *sum = losses + used;
+        double *losses = take<double>(c, rows + 1), *sum = losses + rows;
         if (!losses) return no_memory(c, name);
         if (c->measure) return SRU_OK;
         if (on_device(loss)) sum = loss;
-        TRY(launch(c, name, softmax_loss_kernel, ceil_div(used, ROWS), 1, ROWS*WARP, losses, dy, y,
-                   targets, scale, used, n));
-        TRY(launch(c, name, total_kernel<double>, 1, 1, 256, sum, losses, used, SUM));
+        TRY(launch(c, name, softmax_loss_kernel, ceil_div(rows, ROWS), 1, ROWS*WARP, losses, dy, y,
+                   targets, scale, rows, n));
+        TRY(launch(c, name, total_kernel<double>, 1, 1, 256, sum, losses, rows, SUM));
         return deliver(c, name, loss, sum);
     });
 }

@@ -805,6 +805,91 @@ static void test_errors(void)
     op->release(&s.ctx, NULL);
 }
 
+/* What the CPU does with arrays that have no elements, or are not wanted, the GPU does, too. */
+static void test_empty(void)
+{
+    side s(gpu), cpu(sru_cpu());
+    const sru_backend *op = gpu;
+    float here[4] = { 1, 2, 3, 4 }, *there = s.put(floats(4, 1)), *none = NULL;
+    size_t need = 0;
+    double loss = 0;
+    CHECK(!op->linear_backward(&s.ctx, there, none, none, none, none, none, 1, 2, 0, 2)
+          && s.get(there, 4) == floats(4, 1), "linear_backward, n 0, beta 1: %s", s.error);
+    CHECK(!op->linear_backward(&s.ctx, there, none, none, none, none, none, 0, 2, 0, 2)
+          && s.get(there, 4) == floats(4, 0), "linear_backward, n 0, beta 0: %s", s.error);
+    CHECK(!op->linear_backward(&s.ctx, there, none, none, none, none, none, 7, 0, 2, 2),
+          "linear_backward, rows 0: %s", s.error);
+    CHECK(!op->softmax_loss(&s.ctx, &loss, none, none, s.put(std::vector<int32_t>(3, 1)), 1, 3, 0)
+          && loss != loss, "the loss of targets that are no columns is %g", loss);
+    CHECK(!op->softmax_loss(&s.ctx, &loss, none, none, s.put(std::vector<int32_t>(3, -1)), 1, 3, 0)
+          && loss == 0, "the loss without targets is %g", loss);
+    sru_scan p;
+    memset(&p, 0, sizeof p);
+    p.T = 2, p.N = 3, p.K = 3, p.u = p.h = p.cT = here, p.c0 = here;    /* B 0: not touched */
+    CHECK(!op->scan_forward(&s.ctx, &p), "scan_forward, B 0: %s", s.error);
+    sru_attention a;
+    memset(&a, 0, sizeof a);
+    a.T = 2, a.P = 4, a.H = 1, a.window = 3, a.ring = here, a.ld_ring = 4000;
+    CHECK(!op->attention_forward(&s.ctx, &a), "attention_forward, B 0: %s", s.error);
+    CHECK(!op->embedding_forward(&s.ctx, here, (const int32_t *)here, here, 0, 3, 2),
+          "embedding_forward, rows 0: %s", s.error);
+
+    memset(&p, 0, sizeof p);                        /* h on rows of another width */
+    p.T = 2, p.B = 1, p.N = 2, p.A = 1, p.K = 3, p.w = there, p.a = p.h = there;
+    expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "h may be a in one direction only");
+    s.ctx.measure = &need;
+    expect(op->layernorm_forward(&s.ctx, none, none, none, none, none, 2, 2), SRU_EINVAL, s.error,
+           "must not be NULL");
+    expect(op->dropout(&s.ctx, none, none, none, 0.1f, 1, 0, 2, 2), SRU_EINVAL, s.error,
+           "must not be NULL");
+    s.ctx.measure = NULL;
+
+    side *sides[] = { &cpu, &s };                   /* dvt is the gradient of vt 0, too */
+    floats dvt[2];
+    for (int i = 0; i < 2; i++) {
+        side &x = *sides[i];
+        const size_t T = 5, N = 3;
+        memset(&p, 0, sizeof p);
+        test_random_state = 8;
+        p.T = T, p.B = 1, p.N = N, p.K = 3;
+        p.u = x.random(T*3*N), p.dh = x.random(T*N);
+        p.h = x.blank(T*N), p.c = x.blank(T*N), p.du = x.blank(T*3*N), p.dvt = x.blank(T*2*N);
+        CHECK(!x.ctx.op->scan_forward(&x.ctx, &p) && !x.ctx.op->scan_backward(&x.ctx, &p), "%s",
+              x.error);
+        dvt[i] = x.get(p.dvt, T*2*N);
+    }
+    CHECK(test_error(dvt[1].data(), dvt[0].data(), dvt[0].size()) < 1e-6,
+          "dvt without vt is off by %g", test_error(dvt[1].data(), dvt[0].data(), dvt[0].size()));
+}
+
+/* Scratch memory for many steps and sequences is enough for fewer. */
+static void test_sizes(void)
+{
+    for (int i = 0; i < 8; i++) {
+        side s(gpu);
+        sru_model m;
+        sru_sizes most, fewer;
+        size_t wrong = 0, T = 60, B = 4;
+        memset(&m, 0, sizeof m);
+        m.config.input_size = i & 1 ? 16 : 9;
+        m.config.hidden_size = 16;
+        m.config.projection_size = i & 4 ? 4 : 0;
+        m.config.arch = i & 4 ? SRU_ARCH_SRUPP : SRU_ARCH_SRU;
+        m.config.bidirectional = i/2%2 && !(i & 4);
+        m.type = i/2%2 ? SRU_F32 : SRU_PLAIN;
+        for (; T; T--) {
+            CHECK(!sru_size(&most, &s.ctx, &m, T, B), "%s", s.error);
+            for (size_t t = 1; t <= T; t++)
+                for (size_t b = 1; b <= B; b++) {
+                    CHECK(!sru_size(&fewer, &s.ctx, &m, t, b), "%s", s.error);
+                    wrong += fewer.work > most.work || fewer.train_work > most.train_work;
+                }
+        }
+        CHECK(!wrong, "network %d: memory for %zu numbers of steps and sequences is not enough for "
+              "fewer", i, wrong);
+    }
+}
+
 #ifdef SRU_STANDIN
 static void test_machines(void)
 {
@@ -849,6 +934,8 @@ int main(int argc, char **argv)
         test_capture();
     }
     test_errors();
+    test_empty();
+    test_sizes();
     sru_cuda_close(gpu);
 #ifdef SRU_STANDIN
     test_machines();
