@@ -1082,10 +1082,16 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #else
 #define SRU__AND_BF16
 #endif
+#if defined(__clang__) && __clang_major__ >= 18 && __clang_major__ <= 20
+#define SRU__AND_512 ",evex512"                     /* zig's clang has it off */
+#else
+#define SRU__AND_512
+#endif
 /* each compiler must be told not to split vectors of 512 bits */
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma" \
-                                                   SRU__AND_BF16))), apply_to = function)
+                                                   SRU__AND_BF16 SRU__AND_512))), \
+                             apply_to = function)
 #pragma clang attribute push(__attribute__((min_vector_width(512))), apply_to = function)
 #else
 #pragma GCC push_options
@@ -5907,6 +5913,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__AVX512
 #undef SRU__BF16
 #undef SRU__AND_BF16
+#undef SRU__AND_512
 #endif /* SRU__IMPLEMENTED */
 #endif /* SRU_IMPLEMENTATION */
 
