@@ -91,41 +91,57 @@ __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* The recurrence, the equations of which stand in sru.h at sru_scan. A thread has one column of
-   one sequence and goes through time. What it reads does not depend on its state, so that the next
-   R steps are on their way while these are computed; nothing is shared, and no thread waits for
-   another. The columns of the backward direction go through the same code, from the last step to
-   the first.
+/* The recurrence, the equations of which stand in sru.h at sru_scan. A thread has a column of one
+   sequence and goes through time, doing in a step what depends on the step before. What does not
+   is ahead of it, so that no step waits for memory: other warps of its block, the helpers, read the
+   next steps and leave in shared memory what can be computed of them without the state. Few columns
+   want many helpers; in the backward pass many columns want none, and each thread itself has its
+   next steps under way.
 
    Of each (t,b,n) it reads K of u, and x if K = 3, and writes h: 20 bytes; with c 24. Half as many
    where s.storage is bfloat16 or float16. Where only u is, as scratch memory of products in these
    types, 14 or, with K = 4, 12. State, gates and sums are float32 always. */
+enum { FEW = 6, MANY = 2 };         /* helpers of a warp of columns, where these are few and many */
+enum { SCAN = 64 };                 /* columns of a block without helpers; else it has 32 */
+
 struct column {
     size_t n, row;                  /* column; t*B + b where it begins */
-    int x_step, u_step;             /* values from step to step in h and in u */
+    int step;                       /* columns from step to step */
 
     __device__ column(const sru_scan &s, size_t i, bool from_end) : n(i%s.N), row(i/s.N)
     {
         const bool back = (s.bidirectional && n >= s.N/2) != from_end;
         if (back && s.T) row += (s.T - 1)*s.B;
-        x_step = (int)(s.B*s.N)*(back ? -1 : 1);
-        u_step = x_step*s.K;
+        step = (int)(s.B*s.N)*(back ? -1 : 1);
     }
 };
 
-enum { SCAN = 64 };                 /* threads of a block */
+/* What a column has in each step, so many values from one step to the next. */
+template <class X> struct stream {
+    char *p;
+    int step;                       /* in bytes */
 
-/* t*step, in one instruction with the address that it is added to: else the compiler would keep
-   multiples of a step of 64 bits in registers. */
-__device__ __forceinline__ ptrdiff_t times(int t, int step)
-{
+    __device__ stream(const X *p, int values) : p((char *)p), step(values*(int)sizeof(X)) {}
+
+    __device__ __forceinline__ X *at(int t) const
+    {
 #ifdef __CUDA_ARCH__
-    long long product;
-    asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(step), "r"(t));
-    return product;
+        long long bytes;            /* in one instruction with the sum */
+        asm("mul.wide.s32 %0, %1, %2;" : "=l"(bytes) : "r"(step), "r"(t));
 #else
-    return (ptrdiff_t)t*step;
+        const ptrdiff_t bytes = (ptrdiff_t)t*step;
 #endif
+        return (X *)(p + bytes);
+    }
+    __device__ __forceinline__ X operator[](int t) const { return *at(t); }
+};
+
+/* An array that is missing is read as zeros. */
+__device__ const float zero = 0;
+
+template <class X> __device__ stream<X> given(const X *all, size_t at, int values)
+{
+    return all ? stream<X>(all + at, values) : stream<X>((const X *)&zero, 0);
 }
 
 /* a*b + c, computed in this place: what waits for a should do so before the next loads are under
@@ -147,251 +163,280 @@ __device__ __forceinline__ float pinned(unsigned lanes, float x)
     return __shfl_xor_sync(lanes, x, 0);
 }
 
-/* Takes T steps, and loads R of them ahead. load(v, t) and step(x, t) are told the step as counted
-   from where they stand, which next_loads(n) and next_steps(n) move. Between them x = begin(v)
-   waits for what was loaded, before the next loads are under way, and pin() makes the steps wait
-   until these are. What is left over of T comes first. */
-template <int R, class V, class X, class Load, class NextLoads, class Begin, class Pin, class Step,
-          class NextSteps>
-__device__ __forceinline__ void pipeline(size_t T, Load load, NextLoads next_loads, Begin begin,
-                                         Pin pin, Step step, NextSteps next_steps)
+/* The step t, or the last one: what is left of it is not used. */
+__device__ __forceinline__ int within(int t, int T) { return t < T ? t : T - 1; }
+
+/* Takes T steps, and loads R of them ahead. load(v, t) reads what step t takes, x = begin(v, t)
+   waits for it, and step(x, t) takes it: pin() makes that wait until the next loads are under
+   way. */
+template <int R, class V, class X, class Load, class Begin, class Pin, class Step>
+__device__ __forceinline__ void alone(int T, Load load, Begin begin, Pin pin, Step step)
 {
-    const int rest = (int)(T%R);
     V loaded[R];
     X tile[R];
-    auto fetch = [&] {
+    auto fetch = [&](int t) {
 #pragma unroll
-        for (int t = 0; t < R; t++) load(loaded[t], t);
-        next_loads(R);
+        for (int k = 0; k < R; k++) load(loaded[k], within(t + k, T));
     };
+    if (T > 0) fetch(0);
+    for (int t = 0; t < T; t += R) {
 #pragma unroll
-    for (int t = 0; t < R; t++)
-        if (t < rest) load(loaded[t], t);
-    next_loads(rest);
-#pragma unroll
-    for (int t = 0; t < R; t++)
-        if (t < rest) tile[t] = begin(loaded[t]);
-    if (T >= R) fetch();
-    pin();
-#pragma unroll
-    for (int t = 0; t < R; t++)
-        if (t < rest) step(tile[t], t);
-    next_steps(rest);
-    for (size_t left = T/R; left; left--) {
-#pragma unroll
-        for (int t = 0; t < R; t++) tile[t] = begin(loaded[t]);
-        if (left > 1) fetch();
+        for (int k = 0; k < R; k++) tile[k] = begin(loaded[k], t + k);
+        if (t + R < T) fetch(t + R);
         pin();
+        if (t + R <= T) {
 #pragma unroll
-        for (int t = 0; t < R; t++) step(tile[t], t);
-        next_steps(R);
+            for (int k = 0; k < R; k++) step(tile[k], t + k);
+        } else {
+#pragma unroll
+            for (int k = 0; k < R; k++)
+                if (t + k < T) step(tile[k], t + k);
+        }
+    }
+}
+
+/* The same with helpers. Each goes through R steps of a tile, from start(t) on, and y = prepare(v,
+   t) is all that step(y, t) has to know, which the first warp takes, one tile behind. A step past
+   the last may be prepared. The barrier is one that warps may reach at different places. */
+template <int HELPERS, int R, class V, class Y, class Start, class Load, class Prepare, class Step>
+__device__ __forceinline__ void with_helpers(Y (&tiles)[2][HELPERS*R][WARP], int T, Start start,
+                                             Load load, Prepare prepare, Step step)
+{
+    enum { TILE = HELPERS*R };
+    const int warp = (int)threadIdx.x/WARP, lane = (int)threadIdx.x%WARP;
+    int odd = 0;
+    if (warp) {
+        const int first = (warp - 1)*R;
+        for (int t = first; t < T + first; t += TILE, odd ^= 1) {
+            V loaded[R];
+            if (t < T) {
+                start(t);
+#pragma unroll
+                for (int k = 0; k < R; k++) load(loaded[k], within(t + k, T));
+#pragma unroll
+                for (int k = 0; k < R; k++)
+                    tiles[odd][first + k][lane] = prepare(loaded[k], t + k);
+            }
+            __barrier_sync(1);
+        }
+    } else {
+        for (int t = 0; t < T; t += TILE, odd ^= 1) {
+            const int n = T - t < TILE ? T - t : TILE;
+            __barrier_sync(1);
+            Y y = tiles[odd][0][lane];
+#pragma unroll 8
+            for (int k = 0; k < n; k++) {
+                const Y next = tiles[odd][k + 1 < TILE ? k + 1 : 0][lane];
+                step(y, t + k);
+                y = next;
+            }
+        }
     }
 }
 
 /* What both passes read in each step: u, the skip term, vt and mask_pad, of types U and S for the
-   first two. EXTRA: with vt or mask_pad, or both. What is missing is asked of s once: a pointer
-   that moves or stays NULL is more code, and nvcc 13.0 made it store through NULL. It points to
-   what may be read, and is not used. */
+   first two. EXTRA: with vt or mask_pad, or both. */
 template <class U, class S, bool EXTRA> struct inputs {
     struct loaded { U u0, u1, u2; S x; float vf, vr; uint8_t pad; };
-    struct ready { float u0, zf, zr, x, wf, wr; bool pad; };
-    const U *u0, *u1, *u2;
-    const S *skip;
-    const float *vt;
-    const uint8_t *pad;
-    int u_step, x_step, skip_step, pad_step;
-    bool has_x, has_vt, has_pad;
-    float bf, br, scale, one;
+    const stream<U> u0, u1, u2;
+    const stream<S> skip;
+    const stream<float> vf, vr;
+    const stream<uint8_t> pad;
+    const float bf, br, scale;
 
-    __device__ inputs(const sru_scan &s, const column &at, const U *u, const S *x, const S *no_x)
-        : u_step(at.u_step), x_step(at.x_step), skip_step(s.K == 4 ? at.u_step : at.x_step),
-          pad_step(at.x_step/(int)s.N), has_x(x), has_vt(EXTRA && s.vt),
-          has_pad(EXTRA && s.mask_pad), scale(s.K == 4 ? 1 : s.scale_x), one(s.T > 0)
+    __device__ inputs(const sru_scan &s, const column &at, const U *u, const S *x)
+        : u0(u + at.row*(size_t)s.K*s.N + at.n, at.step*s.K), u1(u0.at(0) + s.N, at.step*s.K),
+          u2(u1.at(0) + s.N, at.step*s.K),
+          skip(given(x, at.row*(s.K == 4 ? 4 : 1)*s.N + at.n, at.step*(s.K == 4 ? 4 : 1))),
+          vf(given(s.vt, at.row*2*s.N + at.n, at.step*2)),
+          vr(given(s.vt, at.row*2*s.N + at.n + s.N, at.step*2)),
+          pad(given(s.mask_pad, at.row, at.step/(int)s.N)),
+          bf(s.bias ? s.bias[at.n]*MINUS_LOG2E : 0),
+          br(s.bias ? s.bias[s.N + at.n]*MINUS_LOG2E : 0), scale(s.K == 4 ? 1 : s.scale_x) {}
+
+    __device__ __forceinline__ void load(loaded &v, int t) const
     {
-        const size_t N = s.N, u_at = at.row*(size_t)s.K*N + at.n;
-        u0   = u + u_at;
-        u1   = u0 + N;
-        u2   = u1 + N;
-        skip = (x ? x : no_x) + (s.K == 4 ? u_at : at.row*N + at.n);
-        vt   = (has_vt ? s.vt : (const float *)u) + at.row*2*N + at.n;
-        pad  = (has_pad ? s.mask_pad : (const uint8_t *)u) + at.row;
-        bf   = s.bias ? s.bias[at.n]*MINUS_LOG2E : 0;
-        br   = s.bias ? s.bias[N + at.n]*MINUS_LOG2E : 0;
-    }
-    __device__ __forceinline__ void load(loaded &v, int t, size_t N) const
-    {
-        v.u0 = u0[times(t, u_step)];
-        v.u1 = u1[times(t, u_step)];
-        v.u2 = u2[times(t, u_step)];
-        v.x = skip[times(t, skip_step)];
-        if (has_vt) v.vf = vt[times(2*t, x_step)];
-        if (has_vt) v.vr = vt[times(2*t, x_step) + (ptrdiff_t)N];
-        if (has_pad) v.pad = pad[times(t, pad_step)];
-    }
-    __device__ __forceinline__ void next(int t)
-    {
-        u0 += times(t, u_step);
-        u1 += times(t, u_step);
-        u2 += times(t, u_step);
-        skip += times(t, skip_step);
-        vt += times(2*t, x_step);
-        pad += times(t, pad_step);
-    }
-    __device__ __forceinline__ void begin(ready &y, const loaded &v, float by) const    /* vt*by */
-    {
-        y.u0 = here(get(v.u0), one, -0.0f);
-        y.zf = here(get(v.u1), MINUS_LOG2E, bf);
-        y.zr = here(get(v.u2), MINUS_LOG2E, br);
-        y.x  = here(get(v.x), scale, -0.0f);
-        if (!has_x) y.x = 0;
-        y.wf = has_vt ? here(v.vf, by, -0.0f) : 0;
-        y.wr = has_vt ? here(v.vr, by, -0.0f) : 0;
-        y.pad = has_pad && v.pad;
+        v.u0 = u0[t];
+        v.u1 = u1[t];
+        v.u2 = u2[t];
+        v.x = skip[t];
+        v.vf = EXTRA ? vf[t] : 0;
+        v.vr = EXTRA ? vr[t] : 0;
+        v.pad = EXTRA ? pad[t] : 0;
     }
 };
 
-/* U, S, H: types of u, of the skip term, and of h and c. */
-template <class U, class S, class H, bool TANH, bool EXTRA>
-__global__ void __launch_bounds__(SCAN)
+/* What is ready of a step before its turn comes. */
+template <bool EXTRA> struct alignas(16) forward_ready {
+    float u0, zf, zr, x;
+    __device__ void extra(float, float, bool) {}
+    __device__ float wf(float v) const { return v; }
+    __device__ float wr(float v) const { return v; }
+    __device__ bool padded() const { return false; }
+};
+
+template <> struct alignas(16) forward_ready<true> {
+    float u0, zf, zr, x, vf, vr;
+    bool pad;
+    __device__ void extra(float f, float r, bool p) { vf = f, vr = r, pad = p; }
+    __device__ float wf(float v) const { return v + vf; }
+    __device__ float wr(float v) const { return v + vr; }
+    __device__ bool padded() const { return pad; }
+};
+
+/* U, S, H: types of u, of the skip term, and of h and c. Where columns are many, eight blocks of
+   them should find room at a time. */
+template <class U, class S, class H, bool TANH, bool EXTRA, int HELPERS>
+__global__ void __launch_bounds__((1 + HELPERS)*WARP, HELPERS == MANY && !TANH ? 8 : 1)
 scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 {
-    enum { R = EXTRA || TANH ? 8 : 12 };
-    typedef inputs<U, S, EXTRA> in;
-    typedef typename in::loaded loaded;
-    typedef typename in::ready ready;
-    const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
-    const unsigned lanes = __ballot_sync(~0u, i < s.B*N);
+    enum { R = EXTRA ? 4 : 8 };
+    typedef typename inputs<U, S, EXTRA>::loaded loaded;
+    typedef forward_ready<EXTRA> ready;
+    __shared__ ready tiles[2][HELPERS*R][WARP];
+    const size_t i = (size_t)blockIdx.x*WARP + threadIdx.x%WARP, N = s.N;
     if (i >= s.B*N) return;
     const column at(s, i, false);
-    const size_t b = i/N, n = at.n, row = at.row;
+    const size_t b = i/N, n = at.n;
     const bool has_c = s.c;
-    in from(s, at, u, skip, (const S *)s.h);        /* without skip, K is 3, and S is H */
-    float vf = s.v ? s.v[n]*MINUS_LOG2E : 0, vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0;
+    const inputs<U, S, EXTRA> from(s, at, u, skip);
+    const stream<H> h((H *)s.h + at.row*N + n, at.step);
+    const stream<H> cs((H *)(has_c ? s.c : s.h) + at.row*N + n, at.step);
+    const float vf = s.v ? s.v[n]*MINUS_LOG2E : 0, vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0;
     const float keep = s.mask_c ? s.mask_c[i] : 1;
     float c = s.c0 ? s.c0[b*ldc + n] : 0;
-    H *h = (H *)s.h + row*N + n, *cs = (H *)(has_c ? s.c : s.h) + row*N + n;
 
-    auto load = [&](loaded &v, int t) { from.load(v, t, N); };
-    auto next_loads = [&](int t) { from.next(t); };
-    auto begin = [&](const loaded &v) {
+    auto start = [](int) {};
+    auto load = [&](loaded &v, int t) { from.load(v, t); };
+    auto prepare = [&](const loaded &v, int) {
         ready y;
-        from.begin(y, v, MINUS_LOG2E);
+        y.u0 = get(v.u0);
+        y.zf = fmaf(get(v.u1), MINUS_LOG2E, from.bf);
+        y.zr = fmaf(get(v.u2), MINUS_LOG2E, from.br);
+        y.x  = get(v.x)*from.scale;
+        y.extra(v.vf*MINUS_LOG2E, v.vr*MINUS_LOG2E, v.pad);
         return y;
     };
-    auto pin = [&] {
-        vf = pinned(lanes, vf);
-        vr = pinned(lanes, vr);
-    };
     auto step = [&](const ready &y, int t) {
-        const float f = sigmoid(fmaf(EXTRA ? vf + y.wf : vf, c, y.zf));
-        const float r = sigmoid(fmaf(EXTRA ? vr + y.wr : vr, c, y.zr));
-        c = y.pad ? c : fmaf(c - y.u0, f, y.u0);
-        put(h + times(t, at.x_step),
-            y.pad ? 0 : fmaf((TANH ? tanhf(c) : c) - y.x, r*keep, y.x));
-        if (has_c) put(cs + times(t, at.x_step), c);
-    };
-    auto next_steps = [&](int t) {
-        h += times(t, at.x_step);
-        cs += times(t, at.x_step);
+        const float f = sigmoid(fmaf(y.wf(vf), c, y.zf)), r = sigmoid(fmaf(y.wr(vr), c, y.zr));
+        c = y.padded() ? c : fmaf(c - y.u0, f, y.u0);
+        put(h.at(t), y.padded() ? 0 : fmaf((TANH ? tanhf(c) : c) - y.x, r*keep, y.x));
+        if (has_c) put(cs.at(t), c);
     };
 
-    pipeline<R, loaded, ready>(s.T, load, next_loads, begin, pin, step, next_steps);
-    if (s.cT) s.cT[b*ldc + n] = c;
+    with_helpers<HELPERS, R, loaded>(tiles, (int)s.T, start, load, prepare, step);
+    if (s.cT && threadIdx.x < WARP) s.cT[b*ldc + n] = c;
 }
 
-/* From the last step to the first; with c stored, only dc is a chain. Reads u, x, c and dh, writes
-   du and dx: 40 bytes, or 20. sums (B,4,N): of this sequence, for dv and dbias. H: s.storage. */
-template <class H, bool TANH, bool EXTRA>
-__global__ void __launch_bounds__(SCAN)
+/* From the last step to the first. With c stored, only dc is a chain: dc + dg is multiplied by
+   `keep` and becomes, with `more`, dc of the step before; du0 and zf are by what dc + dg is
+   multiplied for the gradients of u0 and of the forget gate, zr is that of the reset gate. */
+struct alignas(16) backward_ready { float dg, keep, more, du0, zf, zr, c1; };
+
+/* Reads u, x, c and dh, writes du and dx: 40 bytes, or 20. sums (B,4,N): of this sequence, for dv
+   and dbias. H: s.storage. */
+template <class H, bool TANH, bool EXTRA, int HELPERS>
+__global__ void __launch_bounds__(HELPERS ? (1 + HELPERS)*WARP : SCAN)
 scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H *dskip)
 {
-    enum { R = EXTRA ? 4 : 8 };
-    typedef inputs<H, H, EXTRA> in;
-    struct loaded : in::loaded { H dh, c1; };
-    struct ready : in::ready { float dh, c1; };
-    const size_t i = (size_t)blockIdx.x*SCAN + threadIdx.x, N = s.N;
+    enum { R = HELPERS || EXTRA ? 4 : 8, LANES = HELPERS ? (int)WARP : (int)SCAN };
+    struct loaded : inputs<H, H, EXTRA>::loaded { H dh, c1; };
+    struct begun { float u0, zf, zr, x, wf, wr, dh, c, c1; bool pad; };
+    const size_t i = (size_t)blockIdx.x*LANES + threadIdx.x%LANES, N = s.N;
     const unsigned lanes = __ballot_sync(~0u, i < s.B*N);
     if (i >= s.B*N) return;
     const column at(s, i, true);
-    const size_t b = i/N, n = at.n, row = at.row, u_at = row*(size_t)s.K*N + n, x_at = row*N + n;
+    const size_t b = i/N, n = at.n, u_at = at.row*(size_t)s.K*N + n, x_at = at.row*N + n;
     const bool has_dx = dskip, has_dvt = EXTRA && s.dvt;
-    in from(s, at, (const H *)s.u, skip, (const H *)s.dh);
+    const inputs<H, H, EXTRA> from(s, at, (const H *)s.u, skip);
+    const stream<H> dhs((const H *)s.dh + x_at, at.step), cs((const H *)s.c + x_at, at.step);
+    const stream<H> du0((const H *)s.du + u_at, at.step*s.K), du1(du0.at(0) + N, at.step*s.K),
+                    du2(du1.at(0) + N, at.step*s.K);
+    const stream<H> dx(has_dx ? dskip + (s.K == 4 ? u_at : x_at) : (const H *)s.du,
+                       at.step*(s.K == 4 ? 4 : 1));
+    const stream<float> dvtf((has_dvt ? s.dvt : (float *)s.du) + at.row*2*N + n, at.step*2),
+                        dvtr(dvtf.at(0) + N, at.step*2);
     float vf = s.v ? s.v[n] : 0, vr = s.v ? s.v[N + n] : 0;
     const float keep = s.mask_c ? s.mask_c[i] : 1;
-    const float c0 = s.c0 ? s.c0[b*ldc + n] : 0;
-    float dc = s.dc ? s.dc[b*ldc + n] : 0, dvf = 0, dvr = 0, dbf = 0, dbr = 0;
+    const float c0 = s.c0 ? s.c0[b*ldc + n] : 0, one = HELPERS || s.T;
+    const int T = (int)s.T;
+    float dc = s.dc ? s.dc[b*ldc + n] : 0, dvf = 0, dvr = 0, dbf = 0, dbr = 0, c = 0;
 
-    const H *dh = (const H *)s.dh + x_at, *cs = (const H *)s.c + x_at;
-    H *du0 = (H *)s.du + u_at, *du1 = du0 + N, *du2 = du1 + N;
-    float *dvt = (has_dvt ? s.dvt : (float *)s.du) + row*2*N + n;
-    if (!has_dx) dskip = (H *)s.du;
-    dskip += s.K == 4 ? u_at : x_at;
-    float c = s.T ? get(*cs) : 0;
-
-    auto load_all_but_c1 = [&](loaded &v, int t) {
-        from.load(v, t, N);
-        v.dh = dh[times(t, at.x_step)];
-    };
+    auto fma = [](float a, float b, float c) { return HELPERS ? fmaf(a, b, c) : here(a, b, c); };
+    auto start = [&](int t) { c = get(cs[t]); };
     auto load = [&](loaded &v, int t) {
-        load_all_but_c1(v, t);
-        v.c1 = cs[times(t + 1, at.x_step)];
+        from.load(v, t);
+        v.dh = dhs[t];
+        v.c1 = cs[within(t + 1, T)];
     };
-    auto next_loads = [&](int t) {
-        from.next(t);
-        dh += times(t, at.x_step);
-        cs += times(t, at.x_step);
+    auto begin = [&](const loaded &v, int t) {
+        begun x;
+        x.u0 = fma(get(v.u0), one, -0.0f);
+        x.zf = fma(get(v.u1), MINUS_LOG2E, from.bf);
+        x.zr = fma(get(v.u2), MINUS_LOG2E, from.br);
+        x.x  = fma(get(v.x), from.scale, -0.0f);
+        x.wf = EXTRA ? fma(v.vf, one, -0.0f) : 0;
+        x.wr = EXTRA ? fma(v.vr, one, -0.0f) : 0;
+        x.pad = EXTRA && v.pad;
+        x.dh = x.pad ? 0 : fma(get(v.dh), one, -0.0f);
+        x.c = c;
+        c = x.c1 = t + 1 < T ? fma(get(v.c1), one, -0.0f) : c0;         /* of the step before */
+        return x;
     };
-    auto begin_from = [&](const loaded &v, float c1) {
-        ready y;
-        from.begin(y, v, from.one);
-        y.dh = y.pad ? 0 : here(get(v.dh), from.one, -0.0f);
-        y.c1 = c1;
-        return y;
-    };
-    auto begin = [&](const loaded &v) { return begin_from(v, here(get(v.c1), from.one, -0.0f)); };
     auto pin = [&] {
         vf = pinned(lanes, vf);
         vr = pinned(lanes, vr);
     };
-    auto step = [&](const ready &y, int t) {
-        const float wf = EXTRA ? vf + y.wf : vf, wr = EXTRA ? vr + y.wr : vr;
-        const float f = sigmoid(fmaf(wf*MINUS_LOG2E, y.c1, y.zf));
-        const float r = sigmoid(fmaf(wr*MINUS_LOG2E, y.c1, y.zr)), g = TANH ? tanhf(c) : c;
+    auto prepare = [&](const begun &x, int t) {
+        const float g = TANH ? tanhf(x.c) : x.c;
+        const float wf = EXTRA ? vf + x.wf : vf, wr = EXTRA ? vr + x.wr : vr;
+        const float f = sigmoid(fmaf(wf*MINUS_LOG2E, x.c1, x.zf));
+        const float r = sigmoid(fmaf(wr*MINUS_LOG2E, x.c1, x.zr));
+        backward_ready y;
 
         /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr) */
-        const float d = y.dh*keep, dg = d*r, zr = d*(g - y.x)*r*(1 - r), before = dc;
-        if (has_dx) put(dskip + times(t, from.skip_step), (y.dh - dg)*from.scale);
-        dc = TANH ? fmaf(dg, 1 - g*g, dc) : dg + dc;
+        const float d = x.dh*keep, dg = d*r;
+        y.dg = TANH ? dg*fmaf(-g, g, 1) : dg;
+        y.zr = d*(g - x.x)*r*(1 - r);
 
         /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
-        const float zf = y.pad ? 0 : dc*(y.c1 - y.u0)*f*(1 - f);
-        put(du0 + times(t, at.u_step), y.pad ? 0 : dc*(1 - f));
-        put(du1 + times(t, at.u_step), zf);
-        put(du2 + times(t, at.u_step), zr);
+        y.zf = x.pad ? 0 : (x.c1 - x.u0)*f*(1 - f);
+        y.du0 = x.pad ? 0 : 1 - f;
 
         /* forward: zf = u1 + wf*c1 + bf, zr = u2 + wr*c1 + br */
-        if (has_dvt) dvt[times(2*t, at.x_step)] = zf*y.c1;
-        if (has_dvt) dvt[times(2*t, at.x_step) + (ptrdiff_t)N] = zr*y.c1;
-        dvf = fmaf(zf, y.c1, dvf);
-        dvr = fmaf(zr, y.c1, dvr);
-        dbf += zf;
-        dbr += zr;
-        dc = y.pad ? before : fmaf(dc, f, fmaf(zf, wf, zr*wr));
-        c = y.c1;
+        y.keep = x.pad ? 1 : fmaf(y.zf, wf, f);
+        y.more = y.zr*wr;
+        y.c1 = x.c1;
+        if (HELPERS && t >= T) return y;
+        put(du2.at(t), y.zr);
+        if (has_dx) put(dx.at(t), (x.dh - dg)*from.scale);
+        if (has_dvt) *dvtr.at(t) = y.zr*x.c1;
+        return y;
     };
-    auto next_steps = [&](int t) {
-        du0 += times(t, at.u_step);
-        du1 += times(t, at.u_step);
-        du2 += times(t, at.u_step);
-        dskip += times(t, from.skip_step);
-        dvt += times(2*t, at.x_step);
+    auto step = [&](const backward_ready &y, int t) {
+        dc += y.dg;
+        const float zf = dc*y.zf;
+        put(du0.at(t), dc*y.du0);
+        put(du1.at(t), zf);
+        if (has_dvt) *dvtf.at(t) = zf*y.c1;
+        dvf = fmaf(zf, y.c1, dvf);
+        dvr = fmaf(y.zr, y.c1, dvr);
+        dbf += zf;
+        dbr += y.zr;
+        dc = fmaf(dc, y.keep, y.more);
     };
 
-    if (s.T) {                              /* before the first step in time comes c0 */
-        loaded last = {};
-        load_all_but_c1(last, (int)s.T - 1);
-        pipeline<R, loaded, ready>(s.T - 1, load, next_loads, begin, pin, step, next_steps);
-        step(begin_from(last, c0), 0);
+    if constexpr (HELPERS) {
+        __shared__ backward_ready tiles[2][HELPERS*R][WARP];
+        with_helpers<HELPERS, R, loaded>(tiles, T, start, load, [&](const loaded &v, int t) {
+            return prepare(begin(v, t), t);
+        }, step);
+        if (threadIdx.x >= WARP) return;
+    } else {
+        if (T > 0) start(0);
+        alone<R, loaded, begun>(T, load, begin, pin, [&](const begun &x, int t) {
+            step(prepare(x, t), t);
+        });
     }
     if (s.dc) s.dc[b*ldc + n] = dc;
     sums += b*4*N + n;
@@ -486,51 +531,96 @@ __global__ void fill_rows_kernel(float *y, const float *b, size_t n)
     for (size_t j = threadIdx.x; j < n; j += blockDim.x) y[blockIdx.x*n + j] = b[j];
 }
 
-/* y = (x - mean)*rstd*gain + bias. A warp has a row; 8 bytes a value, the row stays in L1. */
-__global__ void layernorm_forward_kernel(float *y, float *stats, const float *x, const float *gain,
-                                         const float *bias, size_t rows, size_t n)
+/* A block has a row, of which each thread keeps up to KEPT values; what is left of a longer row is
+   read again each time. */
+enum { KEPT = 4 };
+
+struct row {
+    const float *p;
+    unsigned n;
+    float kept[KEPT];
+
+    __device__ __forceinline__ row(const float *p, unsigned n) : p(p), n(n)
+    {
+#pragma unroll
+        for (unsigned k = 0; k < KEPT; k++) {
+            const unsigned j = threadIdx.x + k*blockDim.x;
+            kept[k] = j < n ? p[j] : 0;
+        }
+    }
+    __device__ __forceinline__ float at(unsigned k, unsigned j) const
+    {
+        return k < KEPT ? kept[k] : p[j];
+    }
+};
+
+/* Calls body(k, j) for each column j that a thread has, its k-th. */
+template <class Body> __device__ __forceinline__ void each(unsigned n, Body body)
 {
-    const size_t row = (size_t)blockIdx.x*(blockDim.x/WARP) + threadIdx.x/WARP;
+#pragma unroll
+    for (unsigned k = 0; k < KEPT; k++)
+        if (threadIdx.x + k*blockDim.x < n) body(k, threadIdx.x + k*blockDim.x);
+    for (unsigned j = threadIdx.x + KEPT*blockDim.x; j < n; j += blockDim.x) body(KEPT, j);
+}
+
+/* The sum over a block, the same in all threads. */
+__device__ __forceinline__ float row_sum(float x, float (&shared)[WARP])
+{
     const unsigned lane = threadIdx.x%WARP;
+    x = warp_sum(x);
+    if (blockDim.x == WARP) return x;
+    __syncthreads();
+    if (lane == 0) shared[threadIdx.x/WARP] = x;
+    __syncthreads();
+    return warp_sum(lane < blockDim.x/WARP ? shared[lane] : 0);
+}
+
+/* y = (x - mean)*rstd*gain + bias. 8 bytes a value. */
+__global__ void layernorm_forward_kernel(float *y, float *stats, const float *xs,
+                                         const float *__restrict__ gain,
+                                         const float *__restrict__ bias, unsigned n)
+{
+    __shared__ float shared[WARP];
+    const row x(xs + (size_t)blockIdx.x*n, n);
     float sum = 0, squares = 0;
-    if (row >= rows) return;                        /* all lanes of the warp */
-    x += row*n;
-    y += row*n;
-    for (size_t j = lane; j < n; j += WARP) sum += x[j];
-    const float mean = warp_sum(sum)/(float)n;
-    for (size_t j = lane; j < n; j += WARP) squares = fmaf(x[j] - mean, x[j] - mean, squares);
-    const float rstd = 1/sqrtf(warp_sum(squares)/(float)n + 1e-5f);
-    for (size_t j = lane; j < n; j += WARP) y[j] = fmaf((x[j] - mean)*rstd, gain[j], bias[j]);
-    if (stats && lane == 0) {
-        stats[2*row] = mean;
-        stats[2*row + 1] = rstd;
+    y += (size_t)blockIdx.x*n;
+    each(n, [&](unsigned k, unsigned j) { sum += x.at(k, j); });
+    const float mean = row_sum(sum, shared)/(float)n;
+    each(n, [&](unsigned k, unsigned j) {
+        const float d = x.at(k, j) - mean;
+        squares = fmaf(d, d, squares);
+    });
+    const float rstd = 1/sqrtf(row_sum(squares, shared)/(float)n + 1e-5f);
+    each(n, [&](unsigned k, unsigned j) {
+        y[j] = fmaf((x.at(k, j) - mean)*rstd, gain[j], bias[j]);
+    });
+    if (stats && threadIdx.x == 0) {
+        stats[2*(size_t)blockIdx.x] = mean;
+        stats[2*(size_t)blockIdx.x + 1] = rstd;
     }
 }
 
 /* dx = (g - mean(g) - xhat*mean(g*xhat))*rstd + beta*dx, g = dy*gain, xhat = (x - mean)*rstd.
    12 bytes a value, 16 with beta. dx may be dy. */
-__global__ void layernorm_backward_kernel(float *dx, const float *dy, const float *x,
-                                          const float *gain, const float *stats, float beta,
-                                          size_t rows, size_t n)
+__global__ void layernorm_backward_kernel(float *dx, const float *dys, const float *xs,
+                                          const float *__restrict__ gain, const float *stats,
+                                          float beta, unsigned n)
 {
-    const size_t row = (size_t)blockIdx.x*(blockDim.x/WARP) + threadIdx.x/WARP;
-    const unsigned lane = threadIdx.x%WARP;
+    __shared__ float shared[WARP];
+    const row x(xs + (size_t)blockIdx.x*n, n), dy(dys + (size_t)blockIdx.x*n, n);
+    const float mean = stats[2*(size_t)blockIdx.x], rstd = stats[2*(size_t)blockIdx.x + 1];
     float s1 = 0, s2 = 0;
-    if (row >= rows) return;
-    const float mean = stats[2*row], rstd = stats[2*row + 1];
-    x += row*n;
-    dx += row*n;
-    dy += row*n;
-    for (size_t j = lane; j < n; j += WARP) {
-        const float g = dy[j]*gain[j];
+    dx += (size_t)blockIdx.x*n;
+    each(n, [&](unsigned k, unsigned j) {
+        const float g = dy.at(k, j)*gain[j];
         s1 += g;
-        s2 = fmaf(g, (x[j] - mean)*rstd, s2);
-    }
-    const float m1 = warp_sum(s1)/(float)n, m2 = warp_sum(s2)/(float)n;
-    for (size_t j = lane; j < n; j += WARP) {
-        const float g = (dy[j]*gain[j] - m1 - (x[j] - mean)*rstd*m2)*rstd;
+        s2 = fmaf(g, (x.at(k, j) - mean)*rstd, s2);
+    });
+    const float m1 = row_sum(s1, shared)/(float)n, m2 = row_sum(s2, shared)/(float)n;
+    each(n, [&](unsigned k, unsigned j) {
+        const float g = (dy.at(k, j)*gain[j] - m1 - (x.at(k, j) - mean)*rstd*m2)*rstd;
         dx[j] = beta != 0 ? fmaf(beta, dx[j], g) : g;
-    }
+    });
 }
 
 /* Part y of dgain = sum of dy*xhat and dbias = sum of dy, of its rows: parts (gridDim.y,2,n). */
@@ -541,6 +631,7 @@ __global__ void layernorm_sums_kernel(float *parts, const float *dy, const float
     const size_t end = rows*(blockIdx.y + 1)/gridDim.y;
     float gain = 0, bias = 0;
     if (col >= n) return;
+#pragma unroll 4
     for (size_t row = rows*blockIdx.y/gridDim.y; row < end; row++) {
         const float d = dy[row*n + col];
         gain = fmaf(d, (x[row*n + col] - stats[2*row])*stats[2*row + 1], gain);
@@ -832,6 +923,7 @@ struct device {
     cublasHandle_t blas;
     void          *workspace;       /* of cuBLAS, so that it allocates none when it runs */
     sru_cuda_math  math;
+    size_t         multiprocessors;
     bool           reads_host;      /* the GPU can read all memory of the host */
 };
 enum { WORKSPACE = 32 << 20 };
@@ -1206,7 +1298,7 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
         || product({(size_t)s->K, s->N, s->A, 4}) == SIZE_MAX)
         return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, N %zu, A %zu are too large", name, s->T, s->B,
                     s->N, s->A);
-    if (s->T > INT_MAX/2 || product({s->B, (size_t)s->K, s->N}) > INT_MAX)
+    if (s->T > INT_MAX/2 || product({s->B, (size_t)s->K, s->N, 4}) > INT_MAX)
         return fail(c, SRU_EINVAL, "%s: T %zu, or a step of B %zu, N %zu, is too large for the GPU",
                     name, s->T, s->B, s->N);
     if (s->ldc && s->ldc < s->N)
@@ -1243,16 +1335,29 @@ sru_status scan_product(const sru_context *c, const sru_scan *s, void *u, cudaDa
                 {w, type, s->A, true, group}, rows, D, s->A, 1, 0, dirs*(size_t)s->K);
 }
 
-template <class H, class U, class S>
-sru_status scan_skip(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
+/* So few columns that not all multiprocessors have three warps of them. */
+bool few(const sru_context *c, const sru_scan &s)
+{
+    return ceil_div(s.B*s.N, WARP) <= 3*device_of(c)->multiprocessors;
+}
+
+template <int HELPERS, class H, class U, class S>
+sru_status scan_with(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
 {
     const bool extra = s.vt || s.mask_pad;
     return launch(c, "scan_forward",
-                  s.use_tanh ? extra ? scan_forward_kernel<U, S, H, true, true>
-                                     : scan_forward_kernel<U, S, H, true, false>
-                             : extra ? scan_forward_kernel<U, S, H, false, true>
-                                     : scan_forward_kernel<U, S, H, false, false>,
-                  ceil_div(s.B*s.N, SCAN), 1, SCAN, s, ldc, u, skip);
+                  s.use_tanh ? extra ? scan_forward_kernel<U, S, H, true, true, HELPERS>
+                                     : scan_forward_kernel<U, S, H, true, false, HELPERS>
+                             : extra ? scan_forward_kernel<U, S, H, false, true, HELPERS>
+                                     : scan_forward_kernel<U, S, H, false, false, HELPERS>,
+                  ceil_div(s.B*s.N, WARP), 1, (1 + HELPERS)*WARP, s, ldc, u, skip);
+}
+
+template <class H, class U, class S>
+sru_status scan_skip(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
+{
+    return few(c, s) ? scan_with<FEW, H>(c, s, ldc, u, skip)
+                     : scan_with<MANY, H>(c, s, ldc, u, skip);
 }
 
 template <class H, class U>
@@ -1345,18 +1450,27 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
     });
 }
 
+template <int HELPERS, class H>
+sru_status scan_back_with(const sru_context *c, const sru_scan &s, size_t ldc, float *sums,
+                          const H *skip, H *dskip)
+{
+    const bool extra = s.vt || s.dvt || s.mask_pad;
+    return launch(c, "scan_backward",
+                  s.use_tanh ? extra ? scan_backward_kernel<H, true, true, HELPERS>
+                                     : scan_backward_kernel<H, true, false, HELPERS>
+                             : extra ? scan_backward_kernel<H, false, true, HELPERS>
+                                     : scan_backward_kernel<H, false, false, HELPERS>,
+                  ceil_div(s.B*s.N, HELPERS ? (size_t)WARP : (size_t)SCAN), 1,
+                  HELPERS ? (1 + HELPERS)*WARP : (int)SCAN, s, ldc, sums, skip, dskip);
+}
+
 template <class H>
 sru_status scan_back(const sru_context *c, const sru_scan &s, size_t ldc, float *sums)
 {
     const H *skip = (const H *)(s.K == 4 ? further(s.u, 3*s.N, sizeof(H)) : s.x);
     H *dskip = (H *)(s.K == 4 ? further(s.du, 3*s.N, sizeof(H)) : s.x ? s.dx : NULL);
-    const bool extra = s.vt || s.dvt || s.mask_pad;
-    return launch(c, "scan_backward",
-                  s.use_tanh ? extra ? scan_backward_kernel<H, true, true>
-                                     : scan_backward_kernel<H, true, false>
-                             : extra ? scan_backward_kernel<H, false, true>
-                                     : scan_backward_kernel<H, false, false>,
-                  ceil_div(s.B*s.N, SCAN), 1, SCAN, s, ldc, sums, skip, dskip);
+    return few(c, s) ? scan_back_with<FEW>(c, s, ldc, sums, skip, dskip)
+                     : scan_back_with<0>(c, s, ldc, sums, skip, dskip);
 }
 
 sru_status scan_backward(const sru_context *ctx, const sru_scan *args)
@@ -1561,19 +1675,26 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
 
 enum { ROWS = 4 };                  /* of a block: a warp has one */
 
+/* Threads that keep a row. */
+unsigned row_threads(size_t n)
+{
+    const size_t warps = ceil_div(n, WARP*KEPT);
+    return (unsigned)((warps < 32 ? warps : 32)*WARP);
+}
+
 sru_status layernorm_forward(const sru_context *ctx, float *y, float *stats, const float *x,
                              const float *gain, const float *bias, size_t rows, size_t n)
 {
     static const char name[] = "layernorm_forward";
-    if (product({rows, n, 4}) == SIZE_MAX)
+    if (product({rows, n, 4}) == SIZE_MAX || n > INT_MAX)
         return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu are too large", name, rows, n);
     if (!rows || !n) return SRU_OK;
     if (!y || !x || !gain || !bias)
         return fail(ctx, SRU_EINVAL, "%s: y, x, gain, bias must not be NULL", name);
     TRY(check_pointers(ctx, name, {P(y), P(stats), P(x), P(gain), P(bias)}));
     if (ctx->measure) return SRU_OK;
-    return launch(ctx, name, layernorm_forward_kernel, ceil_div(rows, ROWS), 1, ROWS*WARP, y, stats,
-                  x, gain, bias, rows, n);
+    return launch(ctx, name, layernorm_forward_kernel, rows, 1, row_threads(n), y, stats, x, gain,
+                  bias, (unsigned)n);
 }
 
 sru_status layernorm_backward(const sru_context *ctx, float *dx, float *dgain, float *dbias,
@@ -1582,14 +1703,14 @@ sru_status layernorm_backward(const sru_context *ctx, float *dx, float *dgain, f
 {
     static const char name[] = "layernorm_backward";
     if (beta != 0 && beta != 1) return fail(ctx, SRU_EINVAL, "%s: beta must be 0 or 1", name);
-    if (product({rows + 2*PARTS, n, 4}) == SIZE_MAX)
+    if (product({rows + 16*PARTS, n, 4}) == SIZE_MAX || n > INT_MAX)
         return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu are too large", name, rows, n);
     if (!rows || !n) return SRU_OK;
     if (!dy || !x || !gain || !stats)
         return fail(ctx, SRU_EINVAL, "%s: dy, x, gain, stats must be given", name);
     TRY(check_pointers(ctx, name, {P(dx), P(dgain), P(dbias), P(dy), P(x), P(gain), P(stats)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
-        const size_t parts = rows < PARTS ? rows : (size_t)PARTS;
+        const size_t parts = rows < 8*PARTS ? rows : (size_t)8*PARTS;
         float *sums = take<float>(c, parts*2*n);
         if (!sums) return no_memory(c, name);
         if (dgain || dbias) {
@@ -1599,8 +1720,8 @@ sru_status layernorm_backward(const sru_context *ctx, float *dx, float *dgain, f
             TRY(add_columns(c, name, dgain, dbias, n, sums, parts, 2*n));
         }
         if (!dx || c->measure) return SRU_OK;
-        return launch(c, name, layernorm_backward_kernel, ceil_div(rows, ROWS), 1, ROWS*WARP, dx,
-                      dy, x, gain, stats, beta, rows, n);
+        return launch(c, name, layernorm_backward_kernel, rows, 1, row_threads(n), dx, dy, x, gain,
+                      stats, beta, (unsigned)n);
     });
 }
 
@@ -1731,7 +1852,7 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
 {
     device *d = new device();
     sru_context c;
-    int number = 0, major = 0, minor = 0, reads = 0;
+    int number = 0, major = 0, minor = 0, reads = 0, count = 0;
     memset(&c, 0, sizeof c);
     c.error = error;
     d->op = table;
@@ -1743,6 +1864,8 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number);
         cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, number);
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, number);
+        d->multiprocessors = (size_t)count;
         d->reads_host = reads != 0;
         if (10*major + minor < 75)
             return fail(&c, SRU_EDEVICE, "sru_cuda_open: the GPU's compute capability is %d.%d, "

@@ -283,18 +283,25 @@ static void bench_attention(size_t T, size_t B, size_t P)
 
 static void bench_layernorm(size_t rows, size_t n)
 {
-    const size_t sets = std::max<size_t>(1, std::min<size_t>(64, cold/(8*rows*n)));
-    std::vector<float *> x(sets), y(sets);
-    float *gain = floats(n), *bias = floats(n);
+    const size_t sets = std::max<size_t>(1, std::min<size_t>(64, cold/(12*rows*n)));
+    const double values = (double)(rows*n);
+    std::vector<float *> x(sets), y(sets), dy(sets);
+    float *gain = floats(n), *bias = floats(n), *stats = floats(2*rows);
     char what[100];
     for (size_t i = 0; i < sets; i++) {
         x[i] = floats(rows*n);
         y[i] = floats(rows*n);
+        dy[i] = floats(rows*n);
     }
     sprintf(what, "layer norm (%zu,%zu)", rows, n);
     report(what, "", measure(sets, [&](size_t i) {
-        check(ctx.op->layernorm_forward(&ctx, y[i], NULL, x[i], gain, bias, rows, n));
-    }), 8.0*(double)(rows*n), 0, 0);
+        check(ctx.op->layernorm_forward(&ctx, y[i], stats, x[i], gain, bias, rows, n));
+    }), 8*values, 0, 0);
+    sprintf(what, "layer norm (%zu,%zu), backward", rows, n);
+    report(what, "", measure(sets, [&](size_t i) {
+        check(ctx.op->layernorm_backward(&ctx, y[i], gain, bias, dy[i], x[i], gain, stats, 0, rows,
+                                         n));
+    }), 12*values, 0, 0);
     clear();
 }
 

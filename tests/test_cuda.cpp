@@ -278,11 +278,15 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
 static void test_scan(sru_type storage, double tolerance)
 {
     static const char *const names[] = { "scan", "", "scan of bfloat16", "", "scan of float16" };
-    /* tiles of 12, 8 or 4 steps: none, whole ones, and a rest; blocks of 64 columns */
-    static const size_t steps[] = { 1, 2, 5, 8, 9, 12, 13, 17, 24, 32, 37, 50 };
+    /* tiles of 48, 24, 16, 8 or 4 steps: none, whole ones, and a rest; blocks of 32 or 64 columns */
+    static const size_t steps[] = { 1, 2, 5, 8, 9, 16, 17, 24, 33, 48, 50, 97 };
+    int multiprocessors = 0;
+    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
     test_random_state = 1;
     for (int i = 0; i < (brief > 1 ? 3 : brief ? 12 : 72); i++) {
-        const size_t T = steps[i%12], B = 1 + test_bits()%4, D = 1 + test_bits()%40;
+        const size_t T = steps[i%12], B = 1 + test_bits()%4;
+        const size_t few = 1 + test_bits()%40, many = 96*(size_t)multiprocessors/B + few;
+        const size_t D = (i + i/12)%4 == 2 ? many : few;    /* they have other helpers */
         const size_t A = 1 + test_bits()%20;
         const int has = (int)(test_bits()%(2*INPLACE));
         const sru_type packed = storage == SRU_PLAIN ? SRU_F32 : storage;
@@ -395,7 +399,8 @@ static void test_attention(void)
 
 static void test_rows(void)
 {
-    static const size_t shapes[][2] = { {1,1}, {5,3}, {2,70}, {33,32}, {270,9}, {7,130} };
+    static const size_t shapes[][2] = { {1,1}, {5,3}, {2,70}, {33,32}, {270,9}, {7,130}, {2,500},
+                                        {2,4500} };
     for (auto &shape : shapes) {
         const size_t rows = shape[0], n = shape[1];
         if (brief && rows > (brief > 1 ? 5 : 100)) continue;

@@ -156,7 +156,7 @@ struct Warp {
 
 struct Block {
     std::vector<Warp> warps;
-    Barrier barrier;
+    Barrier barrier, named;
     int alive = 0;
     Fiber scheduler;
     void *fiber = nullptr;
@@ -212,7 +212,8 @@ inline void run_thread()
         thread->done = true;
         block->warps[thread->number/32].alive &= ~(1u << thread->number%32);
         block->alive--;                     /* who has left is no longer waited for */
-        if (block->alive && block->barrier.waiting == block->alive) open(block->barrier);
+        for (Barrier *b : {&block->barrier, &block->named})
+            if (block->alive && b->waiting == block->alive) open(*b);
         STANDIN_TSAN(__tsan_release(&block->end);)
     }
     suspend();
@@ -257,7 +258,7 @@ inline void run_block(dim3 index, dim3 size, dim3 grid, const std::function<void
     static Block b;                     /* not on the stack, which ThreadSanitizer watches */
     const unsigned count = size.x*size.y*size.z;
     block = &b;
-    b.barrier = Barrier();
+    b.barrier = b.named = Barrier();
     b.index = index;
     b.size = size;
     b.grid = grid;
@@ -423,6 +424,13 @@ __attribute__((noinline)) inline void __syncthreads()
     if (b.waiting == 0) b.place = place;
     else if (b.place != place) standin::die("__syncthreads() at different places of a kernel");
     standin::arrive(b, standin::block->alive);
+}
+
+/* The barrier of a number, of which there is one here, may be at several places. */
+inline void __barrier_sync(unsigned)
+{
+    standin::Private here;
+    standin::arrive(standin::block->named, standin::block->alive);
 }
 
 template <class T> T __shfl_xor_sync(unsigned mask, T value, unsigned lanes)
