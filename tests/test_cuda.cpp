@@ -288,7 +288,8 @@ static void test_scan(sru_type storage, double tolerance)
         const size_t few = 1 + test_bits()%40, many = 96*(size_t)multiprocessors/B + few;
         const size_t D = (i + i/12)%4 == 2 ? many : few;    /* they have other helpers */
         const size_t A = 1 + test_bits()%20;
-        const int has = (int)(test_bits()%(2*INPLACE));
+        const int drawn = (int)(test_bits()%(2*INPLACE));
+        const int has = D == few ? drawn : drawn & ~PRODUCT;    /* da: long sums, in any order */
         const sru_type packed = storage == SRU_PLAIN ? SRU_F32 : storage;
         const sru_type type = test_bits()%2 ? packed : SRU_PLAIN;
         const uint64_t state = test_random_state;

@@ -15,8 +15,9 @@
        allocation or waiting   during the capture of a graph
 
    It cannot find what depends on the hardware: speed, the error of approximate instructions, the
-   order of memory operations between blocks. STANDIN_DEVICES=0, STANDIN_CAPABILITY=70 and
-   STANDIN_MEMORY=BYTES make a machine without a GPU, with an old one, with little memory. */
+   order of memory operations between blocks. STANDIN_DEVICES=0, STANDIN_CAPABILITY=70,
+   STANDIN_MULTIPROCESSORS=132 and STANDIN_MEMORY=BYTES make a machine without a GPU, with an old
+   one, with a large one, with little memory. */
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -492,7 +493,7 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr which, int)
     const int capability = (int)standin::setting("STANDIN_CAPABILITY", 90);
     *value = which == cudaDevAttrComputeCapabilityMajor ? capability/10
            : which == cudaDevAttrComputeCapabilityMinor ? capability%10
-           : which == cudaDevAttrMultiProcessorCount ? 1
+           : which == cudaDevAttrMultiProcessorCount ? (int)standin::setting("STANDIN_MULTIPROCESSORS", 1)
            : which == cudaDevAttrClockRate ? 1000000 : 0;
     return cudaSuccess;
 }
