@@ -41,8 +41,9 @@ def srupp_loops(T, B, d, P, L):
                                                 B*L*T*(T + 1)//2)
 
 
-def table(isa):
-    """Work, the case of build/bench, and whom to compare: name, library, its case, at least."""
+def table(isa, bf16):
+    """Work, the case of build/bench, and whom to compare: name, library, its case, at least. bf16:
+    products of a training can take bfloat16."""
     linear = [(1024, 1536, 512), (512, 3072, 1024), (64, 1536, 512), (32, 768, 256),
               (256, 9216, 768)]
     largest = sorted(linear, key=lambda s: s[0]*s[1]*s[2])[-2:]
@@ -81,9 +82,10 @@ def table(isa):
         ("reference SRU", "sru2", "sru_train 128 8 512 2", 2.5),
         ("nn.LSTM", "torch", "lstm_train 128 8 512 2", 3.7),
         ("inner loops in cache", "peak", sru_loops(128, 8, 512, 2, passes=2), None)])
-    yield ("training (128,8,512,2), bfloat16", "train 128 8 512 2 --type bf16", [
-        ("reference SRU, autocast", "sru2", "sru_train_bf16 128 8 512 2", None),
-        ("nn.LSTM, autocast", "torch", "lstm_train_bf16 128 8 512 2", None)])
+    if bf16:
+        yield ("training (128,8,512,2), bfloat16", "train 128 8 512 2 --type bf16", [
+            ("reference SRU, autocast", "sru2", "sru_train_bf16 128 8 512 2", None),
+            ("nn.LSTM, autocast", "torch", "lstm_train_bf16 128 8 512 2", None)])
     for d, gru, sru in ((128, 5, 15), (512, 3.3, 2.5), (1024, 5, 2)):
         yield ("streaming (%d,2)" % d, "stream %d 2" % d, [
             ("onnxruntime GRU", "onnxruntime", "gru_step %d 2" % d, gru),
@@ -203,6 +205,7 @@ class Ours:
         self.environment = dict(os.environ, **({"SRU_ISA": isa} if isa else {}), **environment)
         self.model = os.path.join(out, "charlm.safetensors")
         self.isa = self.bench("linear 1 16 16", 1, 0)["isa"]
+        self.bf16 = self.bench("train 1 1 16 1 --type bf16", 1, 0)["isa"] != self.isa
         if isa and self.isa != isa:
             sys.exit("peers.py: this machine has no %s, only %s" % (isa, self.isa))
         self.versions = {}
@@ -426,7 +429,8 @@ def main():
     os.makedirs(out, exist_ok=True)
     contestants = Contestants(o.isa, out)
     wanted = lambda name: re.search(o.only, name)
-    cases = [(n,) + row for n in o.threads for row in table(contestants.isa) if wanted(row[0])]
+    cases = [(n,) + row for n in o.threads for row in table(contestants.isa, contestants.ours.bf16)
+             if wanted(row[0])]
     points = [p for p in curves(os.cpu_count()) if wanted("against " + p[0])]
     with_memory = wanted("memory")
     few = min(3, o.repetitions)
