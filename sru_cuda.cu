@@ -533,7 +533,7 @@ __global__ void fill_rows_kernel(float *y, const float *b, size_t n)
 
 /* A block has a row, of which each thread keeps up to KEPT values; what is left of a longer row is
    read again each time. */
-enum { KEPT = 4 };
+enum { KEPT = 4, ROW = 1024 };      /* ROW: threads of a block at most */
 
 struct row {
     const float *p;
@@ -576,9 +576,9 @@ __device__ __forceinline__ float row_sum(float x, float (&shared)[WARP])
 }
 
 /* y = (x - mean)*rstd*gain + bias. 8 bytes a value. */
-__global__ void layernorm_forward_kernel(float *y, float *stats, const float *xs,
-                                         const float *__restrict__ gain,
-                                         const float *__restrict__ bias, unsigned n)
+__global__ void __launch_bounds__(ROW)
+layernorm_forward_kernel(float *y, float *stats, const float *xs, const float *__restrict__ gain,
+                         const float *__restrict__ bias, unsigned n)
 {
     __shared__ float shared[WARP];
     const row x(xs + (size_t)blockIdx.x*n, n);
@@ -602,9 +602,10 @@ __global__ void layernorm_forward_kernel(float *y, float *stats, const float *xs
 
 /* dx = (g - mean(g) - xhat*mean(g*xhat))*rstd + beta*dx, g = dy*gain, xhat = (x - mean)*rstd.
    12 bytes a value, 16 with beta. dx may be dy. */
-__global__ void layernorm_backward_kernel(float *dx, const float *dys, const float *xs,
-                                          const float *__restrict__ gain, const float *stats,
-                                          float beta, unsigned n)
+__global__ void __launch_bounds__(ROW)
+layernorm_backward_kernel(float *dx, const float *dys, const float *xs,
+                          const float *__restrict__ gain, const float *stats, float beta,
+                          unsigned n)
 {
     __shared__ float shared[WARP];
     const row x(xs + (size_t)blockIdx.x*n, n), dy(dys + (size_t)blockIdx.x*n, n);
@@ -1678,8 +1679,8 @@ enum { ROWS = 4 };                  /* of a block: a warp has one */
 /* Threads that keep a row. */
 unsigned row_threads(size_t n)
 {
-    const size_t warps = ceil_div(n, WARP*KEPT);
-    return (unsigned)((warps < 32 ? warps : 32)*WARP);
+    const size_t threads = ceil_div(n, WARP*KEPT)*WARP;
+    return (unsigned)(threads < ROW ? threads : (size_t)ROW);
 }
 
 sru_status layernorm_forward(const sru_context *ctx, float *y, float *stats, const float *x,
