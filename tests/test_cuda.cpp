@@ -278,7 +278,7 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
 static void test_scan(sru_type storage, double tolerance)
 {
     static const char *const names[] = { "scan", "", "scan of bfloat16", "", "scan of float16" };
-    /* tiles of 48, 24, 16, 8 or 4 steps: none, whole ones, and a rest; blocks of 32 or 64 columns */
+    /* tiles of 48, 24, 16, 8 or 4 steps: none, whole ones, and a rest; blocks of 32 or 64 */
     static const size_t steps[] = { 1, 2, 5, 8, 9, 16, 17, 24, 33, 48, 50, 97 };
     int multiprocessors = 0;
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);

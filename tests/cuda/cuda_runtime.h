@@ -493,7 +493,8 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr which, int)
     const int capability = (int)standin::setting("STANDIN_CAPABILITY", 90);
     *value = which == cudaDevAttrComputeCapabilityMajor ? capability/10
            : which == cudaDevAttrComputeCapabilityMinor ? capability%10
-           : which == cudaDevAttrMultiProcessorCount ? (int)standin::setting("STANDIN_MULTIPROCESSORS", 1)
+           : which == cudaDevAttrMultiProcessorCount
+           ? (int)standin::setting("STANDIN_MULTIPROCESSORS", 1)
            : which == cudaDevAttrClockRate ? 1000000 : 0;
     return cudaSuccess;
 }
