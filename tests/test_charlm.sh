@@ -164,7 +164,9 @@ old; mkdir old.safetensors.csv
 refuses "old.safetensors.csv"       train text --steps 40 --model old.safetensors
 check "so does a loss curve that cannot be written"         cmp one.safetensors old.safetensors
 old
-"$charlm" train text --seconds 500 --model old.safetensors > hangup 2>&1 &
+# under nohup all that is started ignores hang-ups, if nothing sets that right
+hangups=$(env --default-signal=HUP echo env --default-signal=HUP 2> /dev/null)
+$hangups "$charlm" train text --seconds 500 --model old.safetensors > hangup 2>&1 &
 for i in $(seq 100); do
     [ -e old.safetensors.csv ] && break
     sleep 0.1
