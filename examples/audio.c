@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { RATE = 16000, N = 128, FRAMES = 4 * RATE / N };      /* 8 ms a frame, one band a unit */
 
@@ -68,7 +69,11 @@ static void callback(float *frame)          /* for each frame: in, to bands, gat
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) return printf("%s    lets a melody in noise through a gate\n", argv[0]), 0;
+    if (argc > 1) {
+        const int asked = !strcmp(argv[1], "--help");
+        fprintf(asked ? stdout : stderr, "%s    lets a melody in noise through a gate\n", argv[0]);
+        return asked ? 0 : 2;
+    }
     const double pi = 3.14159265358979, melody[] = { 523, 659, 784, 1047 };
     double noise = 0, left = 0, signal = 0, phase = 0;
 

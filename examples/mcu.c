@@ -16,7 +16,8 @@ enum { I = 8, N = 16, L = 2 };
 static const uint32_t weights[] = {
 #include "weights.h"
 };
-static const sru_model rnn = {
+static const sru_model rnn = {          /* all that the config in rnn.safetensors holds: the words
+                                           tell its size alone */
     .config = { .input_size = I, .hidden_size = N, .num_layers = L },
     .type = SRU_Q8, .weights = weights
 };
@@ -29,7 +30,7 @@ int main(void)
 {
     sru_sizes n;                            /* weights.h and memory fit the network, or it ends */
     if (sru_size(&n, &ctx, &rnn, 1, 1) || n.weights != sizeof weights || n.work > sizeof work)
-        return 1;
+        return puts("the config is not that of weights.h, or work is too small"), 1;
     printf("%u bytes of weights; in RAM %u of state, %u of scratch memory\n",
            (unsigned)n.weights, (unsigned)sizeof state, (unsigned)n.work);
 

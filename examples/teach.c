@@ -4,6 +4,7 @@
 #include "../sru.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { T = 5, B = 2, N = 3, K = 3 };
 static float x[T*B*N], w[K*N*N], v[2*N], bias[2*N], u[T*B*K*N], c[T*B*N], h[T*B*N];
@@ -42,7 +43,11 @@ static int check(const char *name, float *p, float derivative)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) return printf("%s    compares derivatives with differences\n", argv[0]), 0;
+    if (argc > 1) {
+        const int asked = !strcmp(argv[1], "--help");
+        fprintf(asked ? stdout : stderr, "%s    compares derivatives with differences\n", argv[0]);
+        return asked ? 0 : 2;
+    }
     randomise(x, T*B*N), randomise(w, K*N*N), randomise(v, 2*N), randomise(bias, 2*N);
 
     printf("loss     %9.5f\n", loss());

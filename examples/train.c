@@ -75,7 +75,7 @@ int main(int argc, char **argv)
             op->linear_backward(&ctx, dh, g->output, g->bias, y, h, p->output, 0, ROWS, V, D) ||
             sru_backward       (&ctx, &rnn, &io)) return 1;
 
-        ctx.step++;                                     /* to accumulate gradients, continue here */
+        ctx.step++;                 /* to accumulate gradients, continue here, and count updates */
         if (op->norm (&ctx, &norm, g->embedding, bytes / 4) ||
             op->adamw(&ctx, p->embedding, m, v, g->embedding, norm > 1 ? (float)(1 / norm) : 1,
                       3e-3f, .9f, .99f, 1e-8f, .01f, ctx.step, bytes / 4)) return 1;

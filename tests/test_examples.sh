@@ -54,6 +54,28 @@ if have python3; then                   # which need not have torch for it
     done
 fi
 
+# ---- make run, and Ctrl-C ------------------------------------------------------------------------
+
+mkdir -p $dir/run/build
+cp build/charlm $dir/run/build
+cp sru.h $dir/run
+make -n run > $dir/run/recipe
+# what is started in the background ignores Ctrl-C, if nothing sets that right
+interrupts=$(env --default-signal=INT echo env --default-signal=INT 2> /dev/null)
+if have setsid && [ -n "$interrupts" ]; then
+    (cd $dir/run && exec $interrupts setsid sh recipe > out 2>&1) &
+    for i in $(seq 100); do             # until it has begun
+        [ -s $dir/run/out ] && break
+        sleep 0.1
+    done
+    kill -INT -$!
+    wait $!
+    sed '1,/^test /d' $dir/run/out > $dir/run/sample
+    check "a training ended by Ctrl-C is sampled" [ "$(wc -c < $dir/run/sample)" -ge 600 ]
+else
+    echo "skipped: Ctrl-C in make run, for setsid and env --default-signal are not there"
+fi
+
 # ---- what they print -----------------------------------------------------------------------------
 
 check "hello" build/hello
@@ -74,7 +96,7 @@ cp $dir/log.txt $dir/pytorch-c.txt
 check "pytorch.c prints what pytorch.py does" close $dir/pytorch.txt $dir/pytorch-c.txt 1.1e-5
 refused build/pytorch tests/golden/sru_basic.safetensors
 
-# a network that reads backwards, too, as wide as the one of pytorch.py
+# a network that reads backwards, too, as wide as the one of pytorch.py, and one that attends to all
 cat > $dir/backwards.c <<'END'
 #define SRU_IMPLEMENTATION
 #include "../../../../sru.h"
@@ -83,14 +105,18 @@ int main(int argc, char **argv)
 {
     const sru_model rnn = { .config = { .input_size = 8, .hidden_size = 16, .num_layers = 1,
                                         .bidirectional = 1 }, .weights = weights };
-    return argc != 2 || sru_init(weights, &rnn.config, 1) ||
-           sru_save(argv[1], &rnn, "", NULL, 0, NULL);
+    const sru_model plus = { .config = { .input_size = 8, .hidden_size = 8, .arch = SRU_ARCH_SRUPP,
+                                         .projection_size = 8 }, .weights = weights };
+    return argc != 3 || sru_init(weights, &rnn.config, 1) ||
+           sru_save(argv[1], &rnn, "", NULL, 0, NULL) || sru_init(weights, &plus.config, 1) ||
+           sru_save(argv[2], &plus, "", NULL, 0, NULL);
 }
 END
 check "backwards.c" $CC -std=c99 $dir/backwards.c -o $dir/backwards
-check "backwards" $dir/backwards $dir/backwards.safetensors
+check "backwards" $dir/backwards $dir/backwards.safetensors $dir/plus.safetensors
 refused build/pytorch $dir/backwards.safetensors
 refused build/server $dir/backwards.safetensors
+refused build/server $dir/plus.safetensors
 
 check "mcu" build/mcu
 cp $dir/log.txt $dir/mcu.txt
@@ -104,6 +130,8 @@ unwritten build/pack examples/rnn.safetensors q8
 
 check "teach" build/teach
 check "audio" build/audio
+refused build/teach nonsense
+refused build/audio nonsense
 check "server" build/server
 refused build/server $dir/no-such-file
 
