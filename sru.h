@@ -13,10 +13,12 @@
        sru_model *rnn = sru_load("rnn.safetensors", SRU_F32, error);
        if (!rnn) return puts(error);
 
-       sru_io io = {0};                   // whatever is zero takes its default
+       sru_context ctx = {0};             // how to compute
+       ctx.error = error;
+       sru_io io = {0};                   // what is left zero takes its default
        io.T = 100;  io.B = 1;             // 100 time steps of 1 sequence
        io.x = x;    io.h = h;             // (100,1,64) in, (100,1,128) out
-       sru_forward(NULL, rnn, &io);
+       if (sru_forward(&ctx, rnn, &io)) return puts(error);
        free(rnn);
 
    To stream       give io.state, and one step or more at a time           examples/audio.c
@@ -28,8 +30,9 @@
    CONVENTIONS
    Letters     T time steps, B sequences, I input width, D hidden units of a direction, N output
                width (D, or 2 D if bidirectional: [forward | backward]), L layers, K matrices of a
-               unit (3, or 4 where input and output widths differ), P projection width, H heads,
-               M steps of memory, S floats of state of a sequence, V rows of an embedding.
+               unit (3, or 4 where input and output widths differ and x has a skip term), P
+               projection width, H heads, M steps of memory, S floats of state of a sequence, V
+               rows of an embedding.
    Arrays      are float32, row-major, last index fastest: x (T,B,I) is x[(t*B + b)*I + i].
    Gradients   dy has the shape of y. Those of parameters are added to what is there, until adamw
                uses and clears them; those of activations overwrite, or add where beta is 1, not 0.
@@ -38,8 +41,8 @@
    Threads     may share a model, for it is const; not a state or scratch memory. Nothing is global.
                Built with -fopenmp, a call uses as many threads as its context says.
    Results     of CPUs, on one machine and build, are the same bits for any number of threads, any
-               division of a sequence into calls, and any other sequences in the batch; of GPUs, for
-               the same calls.
+               other sequences in the batch, and any division of a sequence into calls, unless a
+               network is bidirectional, or attends without a window; of GPUs, for the same calls.
    Denormals   numbers below 1.2e-38 count as 0, on most processors.
    Errors      are returned. Nothing prints, exits or aborts.
 
@@ -111,8 +114,9 @@ typedef struct sru_config {
     int      num_layers;                    /* L, at most SRU_MAX_LAYERS; 0 means 2 */
     sru_arch arch;
     int      bidirectional;                 /* 1: N = 2 D */
-    int      projection_size;               /* P > 0: a layer's W = W1 W0 through P units; SRU++:
-                                               required, the width of attention */
+    int      projection_size;               /* P > 0: a layer's W = W1 W0 through P units (in 2.x
+                                               only where both are wider); SRU++: required, the
+                                               width of attention */
     int      projection_sizes[SRU_MAX_LAYERS]; /* P of each layer; 0 means projection_size */
     int      layer_norm;                    /* 1: of each layer's input */
     int      normalize_after;               /* 1: layer_norm of each layer's output instead */
@@ -174,18 +178,20 @@ typedef struct sru_context {    /* NULL for a context is one of all zeros */
 SRUDEF const sru_backend *sru_cpu(void);
 
 /* The same, but products of SRU_PLAIN weights round what they multiply to bfloat16 and add it up in
-   float32, forward and backward: on Zen 5 a training takes 0.55 to 0.7 of the time. All else stays
-   float32. For processors with AVX512_BF16 (->name is "avx512_bf16"); on others it is sru_cpu(). */
+   float32, forward and backward: on Zen 4 and 5 a training takes 0.55 to 0.7 of the time. All else
+   stays float32. For processors with AVX512_BF16 (->name is "avx512_bf16"); on others it is
+   sru_cpu(). */
 SRUDEF const sru_backend *sru_cpu_bf16(void);
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
 typedef struct sru_io {
-    size_t         T, B;
+    size_t         T, B;            /* required: of 0 steps or sequences there is nothing to do */
     const float   *x;               /* (T,B,I) input */
     const int32_t *tokens;          /* (T,B) instead, where the model has an embedding: x is its row
                                        of this number, 0 if there is none */
-    float         *h;               /* (T,B,N) output of the last layer */
+    float         *h;               /* (T,B,N) output of the last layer; may be x in inference of an
+                                       SRU in one direction, where N is I */
     float         *state;           /* (B,S) in and out: c (L,N) of each sequence; with a window,
                                        rings of keys and values behind it. Zeros are the start:
                                        memset(state + b*S, 0, S*4) restarts sequence b. NULL: zeros,
@@ -204,9 +210,11 @@ typedef struct sru_io {
     float *const  *saved;           /* L pointers to (T,B,width): out, the inputs of each layer, for
                                        the memory of a later call; or NULL, as may be each */
 
-    void          *tape;            /* what backward will need, and uses up. Not NULL means
-                                       training: dropout is on, x or tokens, masks and memory must
-                                       not change until backward, and of state only c is used */
+    void          *tape;            /* sru_sizes.tape bytes for this T and B: what the backward of
+                                       the same call will need, and uses up. Nobody can check that.
+                                       Not NULL means training: dropout is on, x or tokens, masks
+                                       and memory must not change until backward, and of state only
+                                       c is used */
     const float   *dropout_mask;    /* (L,B,N) factors of c, instead of random ones, where the
                                        config's dropout is not 0; or NULL */
     const float   *rnn_dropout_mask;   /* (B,width) of layer 0's input, (B,N) of the others';
@@ -230,8 +238,9 @@ SRUDEF sru_status sru_backward(const sru_context *, const sru_model *, const sru
 typedef struct sru_sizes {
     size_t weights;     /* bytes, in the form model->type; of gradients too, if SRU_PLAIN */
     size_t state;       /* S, in floats */
-    size_t work;        /* bytes of scratch memory in inference: no more for any longer T, unless
-                           bidirectional, or attending without a window */
+    size_t work;        /* bytes of scratch memory in inference: they grow with T up to a bound, of
+                           a few thousand rows; without one if bidirectional, or attending without a
+                           window */
     size_t train_work;  /* the same for forward with a tape, and backward */
     size_t tape;        /* bytes */
 } sru_sizes;
@@ -268,7 +277,8 @@ SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 
 /* The same from a file in memory, in the form m->type. weights NULL: m->config only, for
    sru_size(). If m->config.input_size is not 0 beforehand, it counts in place of the file's
-   metadata, and the tensors must agree with it. prefix NULL: the only one before "rnn_lst.". */
+   metadata, and the tensors must agree with it: clear m before another file. prefix: with its '.',
+   or ""; NULL: the only one before "rnn_lst.". */
 SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, size_t size,
                                  const char *prefix, char *error);
 
@@ -277,15 +287,18 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, 
 SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, char *error);
 
 /* Tensor i of SRU_PLAIN weights, or of gradients laid out like them; 0 past the last, or if the
-   model is packed or its config not valid. */
+   model is packed or its config not valid. Whatever its shape in files, data lies as the operators
+   take it: "weight" (K,N,A), see sru_scan; other matrices (n,k), see linear_forward. */
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
 /* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
    its embedding is. prefix: NULL, "", or up to 80 bytes, the last of them '.'. The file is at first
    path.sru_save, so that an older one stays whole until it is complete; then it takes the place of
    what is at path, be it a link.
-   What the reference has no arguments for stands beside config in the metadata, for sru_load()
-   alone: layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1, rnn_dropout.
+   Beside tensors of your own it needs a prefix, or sru_load() takes them for its own, and refuses
+   the file. What the reference has no arguments for stands beside config in the metadata, for
+   sru_load() alone: layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1,
+   rnn_dropout.
    Projection sizes that differ are only for its SRU in 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
@@ -307,7 +320,19 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
        r[t] = sigmoid(u2[t] + (vr + vt1[t])*c[t-1] + br)   reset gate
        c[t] = f[t]*c[t-1] + (1 - f[t])*u0[t]               internal state
        s[t] = scale_x*x[t]                                 skip term. K = 4: u3[t]. x NULL: 0
-       h[t] = r[t]*mask_c*(g(c[t]) - s[t]) + s[t]          output
+       h[t] = r[t]*mask_c*(g(c[t]) - s[t]) + s[t]          output. g(c) = c; use_tanh: tanh(c)
+
+   Backward, from T-1 down to 0. dc[t] begins as what the line at the end left of the step after;
+   zf and zr are what the sigmoids are of:
+
+       dc[t]  += dh[t]*r[t]*mask_c*g'(c[t])
+       dzf[t]  = dc[t]*(c[t-1] - u0[t])*f[t]*(1 - f[t])
+       dzr[t]  = dh[t]*mask_c*(g(c[t]) - s[t])*r[t]*(1 - r[t])
+       du0[t]  = dc[t]*(1 - f[t])      du1[t] = dzf[t]     du2[t] = dzr[t]
+       ds[t]   = dh[t]*(1 - r[t]*mask_c)                   dx[t] = scale_x*ds[t]. K = 4: du3[t]
+       dc[t-1] = dc[t]*f[t] + dzf[t]*(vf + vt0[t]) + dzr[t]*(vr + vt1[t])
+
+   dvt[t] is [dzf[t]*c[t-1] | dzr[t]*c[t-1]], dv the sum of these, dbias that of dzf and dzr.
 
    Padding: c[t] = c[t-1], h[t] = 0. Bidirectional: columns N/2 ... N-1 go from T-1 down to 0.
    Unidirectional without tape (u, c), h may be x, and also a where A is N. */
@@ -327,8 +352,10 @@ typedef struct sru_scan {
     const float   *vt;                      /* (T,B,2,N), or NULL */
     const float   *mask_c;                  /* (B,N), or NULL */
     const uint8_t *mask_pad;                /* (T,B), or NULL */
-    const float   *c0;                      /* (B,N) before the first step; NULL: 0 */
-    float         *cT;                      /* (B,N) after the last, may be c0; NULL: not wanted */
+    const float   *c0;                      /* (B,N) before the first step, in backward, too;
+                                               NULL: 0 */
+    float         *cT;                      /* (B,N) after the last; may be c0 where no backward
+                                               needs that; NULL: not wanted */
     size_t         ldc;                     /* floats from sequence to sequence in c0, cT and dc; 0
                                                means N */
     float         *h;                       /* (T,B,N) */
@@ -438,8 +465,9 @@ struct sru_backend {
     /* *norm = sqrt(sum of g^2); to clip at 1, give adamw the scale 1/norm where norm > 1 */
     sru_status (*norm)(const sru_context *, double *norm, const float *g, size_t n);
 
-    /* Update t = 1, 2, ... of p by the gradient scale*g; leaves g = 0.   m, v: zeros at first
-                                                                 Loshchilov and Hutter 2019 */
+    /* Update t = 1, 2, ... of p by the gradient scale*g, of which m and v, zeros at first, are the
+       moments; leaves g = 0.                                    Loshchilov and Hutter 2019
+       p -= lr*(m1/(sqrt(v1) + eps) + decay*p), with m1 = m/(1 - beta1^t), v1 = v/(1 - beta2^t) */
     sru_status (*adamw)(const sru_context *, float *p, float *m, float *v, float *g, float scale,
                         float lr, float beta1, float beta2, float eps, float decay, uint64_t t,
                         size_t n);
@@ -1323,6 +1351,10 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
     sru__source from;
     if (sru__check_type(ctx, "pack", type)) return 0;
     if (ctx && ctx->measure) packed = NULL;
+    if (packed && n && k && !w) {
+        sru__say(sru__error(ctx), "pack: w must not be NULL");
+        return 0;
+    }
     if (type == SRU_PLAIN) {
         if (packed) memcpy(packed, w, n * k * 4);
         return n * k * 4;
@@ -3536,7 +3568,6 @@ static double sru__power(double x, uint64_t n)
     return y;
 }
 
-/* p -= lr*(m1/(sqrt(v1) + eps) + decay*p), with m1 = m/(1 - beta1^t), v1 = v/(1 - beta2^t) */
 static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, float *v, float *g,
                                  float scale, float lr, float beta1, float beta2, float eps,
                                  float decay, uint64_t t, size_t n)
@@ -6766,7 +6797,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t a
         if (!skipped) sru__exps(2 * nv, z, -1, 1);
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-            sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, zf, zr, d;
+            sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, dzf, dzr, dht, dct;
             if (skipped) {
                 for (k = 0; k < s->K; k++)
                     sru__store_part(du + (size_t)k * s->u_plane + i, zero, n);
@@ -6788,31 +6819,31 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t a
             if (s->use_tanh) g = sru__tanh(g);
             if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, n);
             else if (x) skip = sru__load_part(x + i, n) * s->scale_x;
-            d = sru__load_part(dh + i, n);
+            dht = sru__load_part(dh + i, n);
 
-            /* forward: h = (g - skip)*r*keep + skip */
-            dg = d * keep[q] * r;
-            zr = d * keep[q] * (g - skip) * r * (one - r);      /* r = sigmoid(zr) */
-            if (s->K == 4) sru__store_part(du + 3 * s->u_plane + i, d - dg, n);
-            else if (dx) sru__store_part(dx + i, (d - dg) * s->scale_x, n);
-            d = s->use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
+            /* forward: h = (g - skip)*r*keep + skip, r = sigmoid(zr) */
+            dg = dht * keep[q] * r;
+            dzr = dht * keep[q] * (g - skip) * r * (one - r);
+            if (s->K == 4) sru__store_part(du + 3 * s->u_plane + i, dht - dg, n);
+            else if (dx) sru__store_part(dx + i, (dht - dg) * s->scale_x, n);
+            dct = s->use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
 
-            /* forward: c = (c1 - u0)*f + u0 */
-            sru__store_part(du + i, d * (one - f), n);
-            zf = d * (c1[q] - u0) * f * (one - f);              /* f = sigmoid(zf) */
-            sru__store_part(du + s->u_plane + i, zf, n);
-            sru__store_part(du + 2 * s->u_plane + i, zr, n);
+            /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
+            sru__store_part(du + i, dct * (one - f), n);
+            dzf = dct * (c1[q] - u0) * f * (one - f);
+            sru__store_part(du + s->u_plane + i, dzf, n);
+            sru__store_part(du + 2 * s->u_plane + i, dzr, n);
 
             /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br */
             if (dvt) {
-                sru__store_part(dvt + i, zf * c1[q], n);
-                sru__store_part(dvt + s->plane + i, zr * c1[q], n);
+                sru__store_part(dvt + i, dzf * c1[q], n);
+                sru__store_part(dvt + s->plane + i, dzr * c1[q], n);
             }
-            dvf[q] = zf * c1[q] + dvf[q];
-            dvr[q] = zr * c1[q] + dvr[q];
-            dbf[q] = dbf[q] + zf;
-            dbr[q] = dbr[q] + zr;
-            dc[q] = d * f + (zf * vft + zr * vrt);
+            dvf[q] = dzf * c1[q] + dvf[q];
+            dvr[q] = dzr * c1[q] + dvr[q];
+            dbf[q] = dbf[q] + dzf;
+            dbr[q] = dbr[q] + dzr;
+            dc[q] = dct * f + (dzf * vft + dzr * vrt);
         }
     }
     SRU__EACH(q, nv, 4) {

@@ -1210,6 +1210,7 @@ size_t pack(const sru_context *ctx, void *packed, sru_type type, const float *w,
     const size_t bytes = type == SRU_PLAIN ? n*k*4 : ceil_div(n, PANEL)*packed_rows(type, k);
     if (check_type(ctx, "pack", type)) return 0;
     if (!packed || ctx->measure) return bytes;
+    if (n && k && !w) return fail(ctx, SRU_EINVAL, "pack: w must not be NULL"), 0;
     if (check_pointers(ctx, "pack", {P(packed), P(w)})) return 0;
     if (type_of(type) != CUDA_R_32F)
         return narrow(ctx, "pack", packed, type_of(type), w, n*k) ? 0 : bytes;

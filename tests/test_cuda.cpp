@@ -849,6 +849,8 @@ static void test_empty(void)
     expect(op->dropout(&s.ctx, none, none, none, 0.1f, 1, 0, 2, 2), SRU_EINVAL, s.error,
            "must not be NULL");
     s.ctx.measure = NULL;
+    CHECK(!op->pack(&s.ctx, there, SRU_F32, NULL, 2, 2) && strstr(s.error, "must not be NULL"),
+          "weights that are not there are packed: %s", s.error);
 
     side *sides[] = { &cpu, &s };                   /* dvt is the gradient of vt 0, too */
     floats dvt[2];

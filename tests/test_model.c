@@ -951,6 +951,16 @@ static void test_bits_of(const sru_config *config, const char *what, size_t T, s
                   "%s: other bits with %d threads", name, threads);
             end_call(&other, 0);
         }
+        for (threads = 1; threads <= 3 && n.I == n.N && !config->bidirectional; threads++) {
+            other = same_call(&start);
+            memcpy(other.io.h, start.io.x, other.hs*sizeof(float));
+            other.io.x = other.io.h;
+            run(&n, &other.io, threads, name);
+            CHECK(alike(other.io.h, whole.io.h, whole.hs)
+                  && alike(other.io.state, whole.io.state, whole.ss),
+                  "%s: other bits with h in place of x, %d threads", name, threads);
+            end_call(&other, 0);
+        }
         for (i = 0; i < COUNT(chunks) && !config->bidirectional; i++) {
             if (chunks[i] >= T) continue;
             other = same_call(&start);

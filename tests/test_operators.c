@@ -419,6 +419,12 @@ static void test_pack(void)
 #ifndef __cplusplus     /* there an enum cannot hold what is not a value of it */
         CHECK(op->pack(&c, NULL, (sru_type)99, NULL, n, k) == 0, "type 99 is offered");
 #endif
+        for (type = SRU_PLAIN; type <= SRU_Q8 && n && k; type++) {
+            float nothing = 0;
+            CHECK(op->pack(&c, &nothing, (sru_type)type, NULL, n, k) == 0,
+                  "%s (%lu,%lu): weights that are not there are packed", type_names[type],
+                  (unsigned long)n, (unsigned long)k);
+        }
     }
     release();
 }

@@ -12,6 +12,7 @@ awk -v dir=$dir '
     /^```/    { file = "" }
     file      { print > file }' README.md
 
+ln -s "$PWD/examples" $dir/examples     # programs run in $dir, where they may write
 for block in $dir/*.block; do
     line=$(basename $block .block)
     program=$dir/line-$line
@@ -45,7 +46,7 @@ END
         } > $program.c
     fi
     check "README.md:$line: compiles" $CC -std=c99 -Wall -Wextra -Werror -I. $program.c -o $program
-    check "README.md:$line: runs" $program
+    check "README.md:$line: runs" sh -c 'cd "$0" && "./$1"' $dir line-$line
 done
 check "README.md has a whole program" grep -q 'int main(' $dir/line-*.c
 
