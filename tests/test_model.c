@@ -1019,6 +1019,10 @@ static void test_bitwise(void)
     test_bits_of(&config, "wide", 23, 3);
     config.bidirectional = 1;
     test_bits_of(&config, "wide, bidirectional", 11, 3);
+    variant(0, &config);
+    config.input_size = config.hidden_size = 200;       /* several blocks of units */
+    config.num_layers = 1;
+    test_bits_of(&config, "wide, one layer", 70, 3);
     variant(4, &config);
     config.input_size = 9;
     config.hidden_size = 9;
