@@ -16,10 +16,8 @@ CUDA     = test_cuda test_golden_cuda bench_cuda charlm_cuda
 all: $(EXAMPLES) $(TESTS) build/bench  ## build the examples, tests and benchmarks: the default
 
 run: build/charlm     ## train a language model on FILE=sru.h for SECONDS=60, and sample it
-	@# Ctrl-C ends the training, and what it has learnt is sampled
-	trap : INT; OMP_WAIT_POLICY=passive \
-	build/charlm train "$(FILE)" --seconds $(SECONDS) --dropout 0.3 && \
-	build/charlm sample build/charlm.safetensors --length 600
+	trap : INT; OMP_WAIT_POLICY=passive build/charlm train "$(FILE)" --seconds $(SECONDS) \
+	    --dropout 0.3 && build/charlm sample build/charlm.safetensors --length 600
 
 test: all             ## run all tests; the last line is `N passed, N failed`
 	@CC="$(CC)" sh tests/run.sh
