@@ -15,7 +15,7 @@ TESTS    = $(patsubst tests/%.c, build/%, $(wildcard tests/test_*.c tests/fuzz_*
 CUDA     = test_cuda test_golden_cuda bench_cuda charlm_cuda
 all: $(EXAMPLES) $(TESTS) build/bench  ## build the examples, tests and benchmarks: the default
 
-run: build/charlm     ## train a language model on FILE=sru.h for SECONDS=60 or until Ctrl-C; sample it
+run: build/charlm     ## train a language model on FILE=sru.h, SECONDS=60 or until Ctrl-C; sample it
 	trap : INT; OMP_WAIT_POLICY=passive build/charlm train "$(FILE)" --seconds $(SECONDS) \
 	    --dropout 0.3 && build/charlm sample build/charlm.safetensors --length 600
 
