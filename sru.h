@@ -1031,6 +1031,12 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
                            of SRU_Q8 1.2 times as long. Products of bfloat16, and rounding to it */
 #endif
 
+/* gcc's loops over sums, in vectors, round products before they add them: other bits than those of
+   sums that it fuses */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#pragma GCC push_options
+#pragma GCC optimize("no-tree-loop-vectorize")
+#endif
 #define SRU__ISA     scalar
 #define SRU__W       1
 #define SRU__MR      1
@@ -1039,6 +1045,9 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__NP_TWO  1
 #define SRU__NP_ONE  1
 #include SRU_FILENAME
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#pragma GCC pop_options
+#endif
 
 #ifdef SRU__X86                                     /* 16 registers of 4 floats */
 #define SRU__ISA     sse2
@@ -6834,13 +6843,14 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t a
             sru__store_part(du + s->u_plane + i, dzf, n);
             sru__store_part(du + 2 * s->u_plane + i, dzr, n);
 
-            /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br */
+            /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br. The sums come first: whether
+               compilers fuse them could depend on nv if the branch had these products before. */
+            dvf[q] = dzf * c1[q] + dvf[q];
+            dvr[q] = dzr * c1[q] + dvr[q];
             if (dvt) {
                 sru__store_part(dvt + i, dzf * c1[q], n);
                 sru__store_part(dvt + s->plane + i, dzr * c1[q], n);
             }
-            dvf[q] = dzf * c1[q] + dvf[q];
-            dvr[q] = dzr * c1[q] + dvr[q];
             dbf[q] = dbf[q] + dzf;
             dbr[q] = dbr[q] + dzr;
             dc[q] = dct * f + (dzf * vft + dzr * vrt);

@@ -252,24 +252,14 @@ for compiler in $CC clang; do
     command -v $compiler > /dev/null || continue
     check "alone" $compiler -std=c99 $strict -x c -DSRU_IMPLEMENTATION -fsyntax-only sru.h
 done
-for level in -O1 -Os; do
-    check "no warning at $level" $CC -std=c99 $strict $level -c tests/sru.c -o $dir/c.o
-done
-# clang tells which loops it could not unroll; a product would take five times as long
-if command -v clang > /dev/null; then
-    for level in -O2 -Os; do
-        check "clang unrolls loops" clang -std=c99 $level -Werror=pass-failed -c tests/sru.c \
-            -o $dir/c.o
-    done
-fi
 
 echo '#include "../../../../sru.h"
 int main(void) { return !sru_cpu()->name; }' > $dir/user.c
 for compiler in "$CC -std=c99" "$cpp"; do
     command -v ${compiler%% *} > /dev/null || continue
     check "one implementation, another file" $compiler $dir/user.c tests/sru.c -o $dir/two
-    check "two files that have it static" $compiler -DSRU_STATIC -DSRU_IMPLEMENTATION $dir/user.c \
-        tests/sru.c -o $dir/two
+    check "two files that have it static" $compiler -DSRU_STATIC -DSRU_IMPLEMENTATION \
+        -DSRU_NO_DISPATCH $dir/user.c tests/sru.c -o $dir/two
 done
 check "C from C++: compiles C"   $CC  -std=c99 -c tests/sru.c -o $dir/c.o
 if command -v ${CXX%% *} > /dev/null; then
@@ -291,7 +281,7 @@ library=$(echo "$library" | tr '\n' '|')
 symbols()                       # symbols WHAT COMPILER FLAGS...
 {
     label=$1; shift
-    check "$label: compiles" "$@" -c tests/sru.c -o $dir/symbols.o
+    check "$label: no warning" "$@" -c tests/sru.c -o $dir/symbols.o
     foreign=$(nm -g --defined-only $dir/symbols.o | awk '{ print $3 }' | grep -v '^sru_' | xargs)
     check "$label: symbols without sru_: $foreign" [ -z "$foreign" ]
     private=$(nm -g --defined-only $dir/symbols.o | awk '{ print $3 }' | grep '^sru__' | xargs)
@@ -299,14 +289,19 @@ symbols()                       # symbols WHAT COMPILER FLAGS...
     wants=$(nm -u $dir/symbols.o | awk '{ print $2 }' | grep -Evx "$library" | xargs)
     check "$label: not in the C library: $wants" [ -z "$wants" ]
 }
-symbols "symbols"               $CC -std=c99 -O2
-symbols "symbols, -O3"          $CC -std=c99 -O3 -ffast-math -fopenmp
-command -v clang > /dev/null && symbols "symbols, clang" clang -std=c99 -O2
+symbols "-Os"                   $CC -std=c99 $strict -Os
+symbols "-O3"                   $CC -std=c99 $strict -O3 -ffast-math -fopenmp
+# clang tells which loops it could not unroll; a product would take five times as long
+if command -v clang > /dev/null; then
+    symbols "clang -O2"         clang -std=c99 $strict -O2 -Werror=pass-failed
+    symbols "clang -Os"         clang -std=c99 $strict -Os -Werror=pass-failed
+fi
 # without files and heap, only what a freestanding compiler wants too, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
 library="$library|__cpu_(model|features2|indicator_init)"
-symbols "symbols, at the least" $CC -std=c99 -O2 -fno-stack-protector -include $dir/nothing.h \
-                                -DSRU_NO_STDIO -DSRU_ASSERT=
+symbols "at the least"          $CC -std=c99 $strict -Wno-unused-value -O1 \
+                                -fno-stack-protector -include $dir/nothing.h -DSRU_NO_STDIO \
+                                -DSRU_ASSERT=
 
 echo '#define SRU_IMPLEMENTATION
 #include "../../../../sru.h"' > $dir/all.c
