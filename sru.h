@@ -536,7 +536,8 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 
 /* Sums may be fused with products, and nothing else may be rearranged, whatever the flags: exp
    rounds by adding a large number, NaN must stay NaN, and -ffast-math would undo both. With clang
-   `on` fuses within an expression, always, while `fast` may not where code is instrumented. */
+   `on` fuses within an expression, always, while `fast` may not where code is instrumented. gcc
+   does not at -O1, without expensive-optimizations, nor at -O0. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas"    /* some targets have no float_control */
@@ -549,7 +550,7 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #endif
 #elif defined(__GNUC__)
 #pragma GCC push_options
-#pragma GCC optimize("no-fast-math", "fp-contract=fast")
+#pragma GCC optimize("no-fast-math", "fp-contract=fast", "expensive-optimizations")
 #if __FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16   /* x87: what is kept, as if stored */
 #pragma GCC optimize("float-store")
 #endif
@@ -1142,7 +1143,9 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 /* with a mask of all lanes: those without one make g++ 12 warn */
 #define SRU__MIN(a, x) _mm512_maskz_min_ps(0xffff, a, x)
 #define SRU__MAX(a, x) _mm512_maskz_max_ps(0xffff, a, x)
+#ifdef __OPTIMIZE__                                 /* Newton's step is exact where it is fused */
 #define SRU__GUESS(x)  _mm512_maskz_rcp14_ps(0xffff, x)
+#endif
 #define SRU__LOAD_PART(p, n)     _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
 #define SRU__MR      8
 #define SRU__NP      3

@@ -25,7 +25,7 @@ job()
     cc)             variant $CC  -std=c99 -O2 $(openmp $CC) ;;
     fast)           variant $CC  -std=c11 -O3 -ffast-math $(openmp $CC) $threads ;;
     clang)          variant clang -std=c99 -O2 $(openmp clang) $threads ;;
-    c++)            variant $CXX -x c++ -std=c++11 -O2 $(openmp $CXX) $threads ;;
+    c++)            variant $CXX -x c++ -std=c++11 -O1 $(openmp $CXX) $threads ;;
     clang++)        variant clang++ -x c++ -std=c++17 -O2 $(openmp clang++) ;;
     # pointers that overflow are found with the scalar kernels: the others take minutes to compile
     undefined)      variant $CC  -std=c99 -O2 -g1 $(openmp $CC) $threads $sanitize \
