@@ -437,8 +437,8 @@ static const size_t linear_shapes[][3] = {      /* rows, n, k */
     {7, 31, 33}, {8, 47, 20}, {9, 48, 64}, {11, 1, 50}, {12, 65, 13}, {13, 64, 64}, {14, 16, 100},
     {15, 18, 19}, {16, 16, 16}, {17, 48, 32}, {31, 5, 5}, {33, 64, 47}, {64, 80, 96}, {65, 3, 129},
     {200, 33, 129}, {257, 20, 24}, {3, 300, 513}, {2100, 17, 3}, {70, 90, 270}, {9, 50, 1030},
-    {27, 262, 1027}, {3, 530, 1027}, {1030, 8, 1100}, {40, 256, 20}, {21, 2100, 5},
-    {1030, 50, 260}, {90, 330, 17}
+    {27, 262, 1027}, {3, 1100, 1027}, {1030, 8, 1100}, {40, 256, 20}, {21, 2100, 5},
+    {1030, 150, 260}, {90, 330, 17}
 };
 
 static void test_linear_shape(size_t rows, size_t n, size_t k)
@@ -1168,7 +1168,7 @@ static void test_scan(void)
     test_scan_shape(29, 3, 140, 140, 0x1d550);
     test_scan_shape(300, 1, 18, 18, 0x1fdf4);   /* of them in place */
     test_scan_shape(9, 3, 20, 530, 0x1abff);    /* longer sums */
-    test_scan_shape(4, 3, 90, 1040, 0x1abff);  /* weights that no cache holds */
+    test_scan_shape(4, 3, 90, 1040, 0x1abff);   /* weights that no cache holds */
     test_scan_shape(1, 1, 40, 600, 0x0d5d0);
     misaligned = 0;
 }
