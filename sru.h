@@ -1034,7 +1034,7 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 
 /* gcc's loops over sums, in vectors, round products before they add them: other bits than those of
    sums that it fuses */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("no-tree-loop-vectorize")
 #endif
@@ -1046,7 +1046,7 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__NP_TWO  1
 #define SRU__NP_ONE  1
 #include SRU_FILENAME
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 

@@ -34,6 +34,7 @@ job()
                     export LSAN_OPTIONS=suppressions=$dir/known.txt:print_suppressions=0
                     variant clang -std=c99 -O1 -g $(openmp clang) $threads -fsanitize=address ;;
     scalar)         variant $CC  -std=c99 -O2 $(openmp $CC) $threads -DSRU_NO_SIMD $sanitize ;;
+    # without OpenMP
     scalar-native)  variant $CC  -std=c99 -O3 -march=native -DSRU_NO_SIMD -Wno-unknown-pragmas ;;
     native)         variant $CC  -std=c99 -O2 -march=native -Wno-unknown-pragmas ;;
     m32)            variant $CC  -m32 -O2 $(openmp "$CC -m32") $threads ;;

@@ -622,6 +622,7 @@ static void test_linear(void)
         }
     }
     misaligned = 0;
+    test_linear_rows();
 }
 
 /* ---- scan ----------------------------------------------------------------------------------- */
@@ -1168,7 +1169,7 @@ static void test_scan(void)
     test_scan_shape(29, 3, 140, 140, 0x1d550);
     test_scan_shape(300, 1, 18, 18, 0x1fdf4);   /* of them in place */
     test_scan_shape(9, 3, 20, 530, 0x1abff);    /* longer sums */
-    test_scan_shape(4, 3, 90, 1040, 0x1abff);   /* weights that no cache holds */
+    test_scan_shape(11, 3, 90, 1040, 0x1abff);  /* weights that no cache holds */
     test_scan_shape(1, 1, 40, 600, 0x0d5d0);
     misaligned = 0;
 }
@@ -2324,8 +2325,6 @@ int main(int argc, char **argv)
     at_start = half_of_tiny();
     test_oracle();
     test_products_bf16();
-    op = sru_cpu();
-    test_linear_rows();
     test_each_isa(kernels, test_kernels);
     return test_end();
 }
