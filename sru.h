@@ -6285,36 +6285,41 @@ SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__
     return a * b + acc;
 }
 
-/* C (rows, 16*panels) = A B or += A B over k. Element (i,p) of A is a[i*row + p*col]; only mr rows
-   exist, and the others are taken for the last. b[j] is a panel of k rows of 16. (With `pairs` both
-   hold words of two values, and k counts these.) Each element of C
-   is one chain of sums, k ascending, taken up from C itself: however the work is cut, the bits are
-   the same. Panels of C are `plane` floats apart. From address `ahead` on, if not 0, so many
-   quarters of a panel are fetched into the cache, a few lines at a time, for of many at once the
-   processor drops some. So is the tile below, likely to be the next: where vectors are wide, bit by
-   bit, for its 24 lines at once would hold up those of B. */
+/* C (rows, 16*panels) = A B or += A B over k. Element (i,p) of A is a[i*row + p*col]; where only mr
+   rows exist, some are computed twice. b[j] is a panel of k rows of 16. (With `pairs` both hold
+   words of two values, and k counts these.) Each element of C is one chain of sums, k ascending,
+   taken up from C itself: however the work is cut, the bits are the same. Panels of C are `plane`
+   floats apart. From address `ahead` on, if not 0, so many quarters of a panel are fetched into the
+   cache, a few lines at a time, for of many at once the processor drops some. So is the tile below,
+   likely to be the next: where vectors are wide, bit by bit, for its 24 lines at once would hold up
+   those of B. */
 SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels, size_t k,
                                const float *a, size_t row, size_t col, const float *const *b,
                                float *c, size_t ldc, size_t plane, int add, int mr,
                                uintptr_t ahead, size_t quarters)
 {
     sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
+    enum { QUADS = (SRU__MR + 3) / 4 };
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
-    const float *bp[SRU__MOST], *quad[(SRU__MR + 3) / 4];
+    const float *bp[SRU__MOST], *quad[QUADS];
+    size_t first[QUADS], at[4];
     /* rows of C that are fetched meanwhile; where they are near, they are in the cache */
     const size_t fetched = SRU__W == 16 && rows > 1 && ldc > 16 * SRU__PANEL ? (unsigned)rows : 0;
     const size_t stride = ahead ? SRU__STRIDE / quarters : fetched ? SRU__STRIDE : k;
-    size_t at[SRU__MR], p, end, line = 0;
+    size_t p, end, line = 0;
     int i, j;
     SRU__EACH(j, panels, SRU__MOST) bp[j] = b[j];
-    SRU__EACH(i, rows, SRU__MR) {
-        at[i] = (size_t)(i < mr ? i : mr - 1) * row;
-        if (i % 4 == 0) quad[i / 4] = a + at[i];
+    SRU__EACH(i, rows < 4 ? rows : 4, 4)    /* of four the third may be the last of those there */
+        at[i] = (size_t)(rows == 4 && i == mr ? i - 1 : i);
+    SRU__EACH(i, (rows + 3) / 4, QUADS) {   /* of more, the second four end where those there do */
+        first[i] = (size_t)(i ? mr - (rows - 4 * i) : 0);
+        quad[i] = a + first[i] * row;
     }
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
-            acc[i][j] = !add || i >= mr ? sru__zero()
-                      : sru__load(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
+            acc[i][j] = !add ? sru__zero()
+                      : sru__load(c + (first[i / 4] + at[i % 4]) * ldc
+                                    + (size_t)(j / SRU__VP) * plane
                                     + (size_t)(j % SRU__VP) * SRU__W);
     }
     if (!ahead) ahead = (uintptr_t)b[0];    /* what is read anyway: no condition in the loop */
@@ -6333,11 +6338,11 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
                 bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL
                                   + (size_t)(j % SRU__VP) * SRU__W);
             SRU__EACH(i, rows, SRU__MR) {
-                const float ai = quad[i / 4][at[i] - at[i / 4 * 4]];
+                const float ai = quad[i / 4][at[i % 4] * row];
                 SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
                     acc[i][j] = SRU__FN(step)(pairs, acc[i][j], ai, bv[j]);
             }
-            SRU__EACH(i, (rows + 3) / 4, (SRU__MR + 3) / 4) {
+            SRU__EACH(i, (rows + 3) / 4, QUADS) {
                 quad[i] += col;
 #if defined(__clang__) && defined(__x86_64__)
                 SRU__ANEW(quad[i]);     /* or an address is kept for each row of four steps */
@@ -6349,9 +6354,8 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
     SRU__ANEW(ldc);
     SRU__ANEW(plane);
     SRU__EACH(i, rows, SRU__MR) {
-        if (i >= mr) break;
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
-            memcpy(c + (size_t)i * ldc + (size_t)(j / SRU__VP) * plane
+            memcpy(c + (first[i / 4] + at[i % 4]) * ldc + (size_t)(j / SRU__VP) * plane
                      + (size_t)(j % SRU__VP) * SRU__W, &acc[i][j], sizeof(sru__vec));
     }
 }
@@ -6368,11 +6372,6 @@ SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels
     const size_t bytes = 4 * (size_t)(nr + (plane ? 0 : (panels - 1) * SRU__PANEL));
     const int part = nr < SRU__PANEL, runs = plane ? panels : 1;    /* of columns side by side */
     int i, j;
-    if (mr == rows && !part) {
-        SRU__FN(tile)(pairs, rows, panels, k, a, row, col, b, c, ldc, apart, add, rows, ahead,
-                      quarters);
-        return;
-    }
     if (add && part) memset(t, 0, sizeof t);
     for (i = 0; i < mr && add && part; i++)
         for (j = 0; j < runs; j++)
