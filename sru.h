@@ -6740,15 +6740,17 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const 
 
 static void SRU__FN(scan_forward)(const sru__scan_job *s)
 {
-    size_t at;
-    for (at = 0; at < s->n; at += 4 * SRU__W) {
-        const size_t left = s->n - at, nv = left >= 4 * SRU__W ? 4 : (left + SRU__W - 1) / SRU__W;
-        const size_t last = left >= 4 * SRU__W ? SRU__W : left - (nv - 1) * SRU__W;
-        if (nv == 4 && last == SRU__W) SRU__FN(scan_vectors)(s, at, 4, SRU__W);
-        else if (nv == 4) SRU__FN(scan_vectors)(s, at, 4, last);
-        else if (nv == 3) SRU__FN(scan_vectors)(s, at, 3, last);
-        else if (nv == 2) SRU__FN(scan_vectors)(s, at, 2, last);
-        else SRU__FN(scan_vectors)(s, at, 1, last);
+    size_t at, nv, last;
+    for (at = 0; at < s->n; at += nv * SRU__W) {
+        const size_t left = s->n - at;
+        nv = sru__min(4, (left + SRU__W - 1) / SRU__W);
+        if (SRU__W == 1 && nv < 4) nv = 1;      /* of units alone few are left */
+        last = sru__min(SRU__W, left - (nv - 1) * SRU__W);
+        if (nv == 1) SRU__FN(scan_vectors)(s, at, 1, last);
+        else if (SRU__W > 1 && nv == 2) SRU__FN(scan_vectors)(s, at, 2, last);
+        else if (SRU__W > 1 && nv == 3) SRU__FN(scan_vectors)(s, at, 3, last);
+        else if (SRU__W > 1 && last < SRU__W) SRU__FN(scan_vectors)(s, at, 4, last);
+        else SRU__FN(scan_vectors)(s, at, 4, SRU__W);
     }
 }
 
