@@ -145,7 +145,9 @@ typedef struct sru_config {
     int      causal;                        /* 1: no step attends to later ones */
     int      window;                        /* W > 0: a step attends to the last W, itself among
                                                them, and across calls: state holds their keys and
-                                               values. (The reference has masks for both.) */
+                                               values. Padding between steps is one of the W with a
+                                               tape or attn_mask, as in the reference's masks for
+                                               this, but not elsewhere: pad before or after them */
 } sru_config;
 
 typedef struct sru_model {
@@ -215,8 +217,9 @@ typedef struct sru_io {
                                        Not NULL means training: dropout is on, x or tokens, masks
                                        and memory must not change until backward, and of state only
                                        c is used */
-    const float   *dropout_mask;    /* (L,B,N) factors of c, instead of random ones, where the
-                                       config's dropout is not 0; or NULL */
+    const float   *dropout_mask;    /* (L,B,N) factors of c, instead of random ones (which the last
+                                       layer has not: 1), where the config's dropout is not 0; or
+                                       NULL */
     const float   *rnn_dropout_mask;   /* (B,width) of layer 0's input, (B,N) of the others';
                                        likewise where rnn_dropout is not 0 */
     const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise where layer_dropout is not 0 */
@@ -335,7 +338,7 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
    dvt[t] is [dzf[t]*c[t-1] | dzr[t]*c[t-1]], dv the sum of these, dbias that of dzf and dzr.
 
    Padding: c[t] = c[t-1], h[t] = 0. Bidirectional: columns N/2 ... N-1 go from T-1 down to 0.
-   Unidirectional without tape (u, c), h may be x, and also a where A is N. */
+   In one direction, with neither u nor c wanted, h may be x, and also a where A is N. */
 typedef struct sru_scan {
     size_t         T, B, N, A;              /* A: width of a, which is I, P or N */
     int            K;                       /* 3 or 4 */
@@ -361,10 +364,11 @@ typedef struct sru_scan {
     float         *h;                       /* (T,B,N) */
     float         *c;                       /* (T,B,N) every c, for backward; NULL: not wanted */
 
-    const float   *dh;                      /* (T,B,N)   From here on: backward */
+    const float   *dh;                      /* (T,B,N)   From here on: backward, which
+                                               needs dh, du, u and c */
     float         *dc;                      /* (B,N) in: of cT, out: of c0; NULL: 0, not wanted */
     float         *du;                      /* (T,B,K,N) may be u */
-    float         *dx;                      /* (T,B,N), where x is used */
+    float         *dx;                      /* (T,B,N), where x is used; NULL: not wanted */
     float         *da;                      /* (T,B,A); may be dx, which is then the sum of both;
                                                NULL: not wanted */
     float         *dvt;                     /* (T,B,2,N), or NULL */
@@ -4176,7 +4180,8 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
         return SRU__FAIL(c, SRU_EINVAL, "%s: vocab_size %u is too large", name, m->vocab_size);
     if (io->T && io->B && !(m->vocab_size ? (const void *)io->tokens : (const void *)io->x))
         return SRU__FAIL(c, SRU_EINVAL, "%s: %s must not be NULL", name,
-                         m->vocab_size ? "tokens" : "x");
+                         m->vocab_size ? "tokens" : io->tokens ? "x of a model without embedding"
+                                       : "x");
     if (io->tape && m->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "%s: with a tape, weights must be SRU_PLAIN", name);
     return SRU_OK;
@@ -7023,7 +7028,8 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
     size_t lot, r, i;
     for (; rows > 0; rows -= lot, x += lot * n, y += lot * n) {
         lot = sru__min(rows, SRU__FN(rows_side_by_side)(n));
-        for (r = 0; r < lot; r++) mean[r] = SRU__FN(row_sum)(x + r * n, 0, 0, n) / (float)n;
+        for (r = 0; r < lot; r++)   /* from the first value on: that of a constant row is exact */
+            mean[r] = x[r * n] + SRU__FN(row_sum)(x + r * n, x[r * n], 0, n) / (float)n;
         for (r = 0; r < lot; r++) rstd[r] = SRU__FN(row_sum)(x + r * n, mean[r], 1, n) / (float)n;
         for (r = 0; r < lot; r += SRU__W) {
             const sru__vec v = sru__root(sru__load(rstd + r) + 1e-5f, -1);

@@ -584,8 +584,9 @@ layernorm_forward_kernel(float *y, float *stats, const float *xs, const float *_
     const row x(xs + (size_t)blockIdx.x*n, n);
     float sum = 0, squares = 0;
     y += (size_t)blockIdx.x*n;
-    each(n, [&](unsigned k, unsigned j) { sum += x.at(k, j); });
-    const float mean = row_sum(sum, shared)/(float)n;
+    const float first = x.p[0];         /* from there on: the mean of a constant row is exact */
+    each(n, [&](unsigned k, unsigned j) { sum += x.at(k, j) - first; });
+    const float mean = first + row_sum(sum, shared)/(float)n;
     each(n, [&](unsigned k, unsigned j) {
         const float d = x.at(k, j) - mean;
         squares = fmaf(d, d, squares);

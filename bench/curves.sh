@@ -7,6 +7,8 @@
 case $1 in ''|-h|--help) sed -n '2,5s/^# \{0,1\}//p' "$0"; [ -n "$1" ]; exit ;; esac
 file=$(realpath "$1") seconds=${2:-600}
 cd "$(dirname "$0")/.." || exit 2
+[ -x build/charlm ] || { echo "curves.sh: first run: make build/charlm" >&2; exit 2; }
+gnuplot --version > /dev/null || { echo "curves.sh: gnuplot must be installed" >&2; exit 2; }
 
 # train NAME OPTIONS...: with what was found best for it in that time
 train()

@@ -5,7 +5,9 @@
        f, the forget gate, closes while the band is loud: c rises at once and falls slowly;
        r, the reset gate, opens once c is above the noise: h = r tanh(c) is the gain.
 
-   A trained network would come from sru_load_bytes(), into memory that is just as static. */
+   A trained network would come from sru_load_bytes(), into memory that is just as static.
+
+       cc -O2 audio.c -o audio -lm && ./audio */
 #define SRU_IMPLEMENTATION
 #define SRU_NO_STDIO
 #define SRU_MALLOC(n) NULL                  /* proof that nothing is allocated */
@@ -25,7 +27,9 @@ static sru_model gate = {
                 .no_skip_term = 1, .use_tanh = 1 },
     .type = SRU_F32
 };
-static const sru_context ctx = { .threads = 1, .work = work, .work_size = sizeof work };
+static char error[SRU_ERROR_SIZE];
+static const sru_context ctx = { .threads = 1, .work = work, .work_size = sizeof work,
+                                 .error = error };
 static const sru_io io = { .T = 1, .B = 1, .x = level, .h = gain, .state = state };
 
 static int open_gate(void)                  /* once, before the sound starts */
@@ -80,7 +84,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < N; k++)             /* DCT-IV: orthogonal, and its own inverse */
         for (int i = 0; i < N; i++)
             basis[k][i] = (float)(sqrt(2.0 / N) * cos(pi / N * (k + .5) * (i + .5)));
-    if (open_gate()) return 1;
+    if (open_gate()) return fprintf(stderr, "the gate does not open: %s\n", error), 1;
 
     for (int f = 0; f < FRAMES; f++) {
         float clean[N], frame[N];

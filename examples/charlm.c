@@ -3,6 +3,8 @@
        build/charlm train FILE --seconds 60
        build/charlm sample build/charlm.safetensors --prime "The "
 
+   By hand: cc -O2 -fopenmp charlm.c -o charlm -lm
+
    Each byte is looked up in an embedding (V,E) and goes through a stack of SRU or SRU++ layers; a
    linear layer makes of their D outputs the probabilities of the V bytes that may come next.
 
@@ -535,6 +537,11 @@ static void validate(trainer *t, const corpus *text, const char *model)
             (double)t->ctx.step*(double)t->b.rows, t->sum/t->n, t->bits);
 }
 
+static void check_bits(double bits, const options *o)
+{
+    if (!(bits < 100)) fail("the training diverged: choose an --lr below %g", o->lr);
+}
+
 static void run(trainer *t, const corpus *text, const options *o)
 {
     const int terminal = isatty(STDOUT_FILENO);
@@ -543,7 +550,7 @@ static void run(trainer *t, const corpus *text, const options *o)
     while (t->share < 1 && !interrupted) {
         next_batch(&t->b, text, (size_t)t->ctx.step);
         loss = update(t, o->lr*schedule(t->share));
-        if (!isfinite(loss)) fail("the training diverged: choose an --lr below %g", o->lr);
+        check_bits(loss, o);
         t->sum += loss;
         t->n++;
         t->share = o->steps > 0 ? (double)t->ctx.step/o->steps : (now() - t->start)/o->seconds;
@@ -552,6 +559,7 @@ static void run(trainer *t, const corpus *text, const options *o)
         if (interrupted || t->share >= 1 ||
             (t->share - t->last >= VALIDATE && t->n*(double)t->b.rows >= BETWEEN)) {
             validate(t, text, o->model);
+            check_bits(t->bits, o);
             show(t, terminal ? "\r" : "", "\n");
             t->sum = t->n = 0;
         } else if (terminal && now() - shown > 0.2) {
@@ -752,6 +760,7 @@ static void read_options(options *o, int argc, char **argv)
     for (i = SRU_F32; types[i] && strcmp(o->type, types[i]); i++) {}
     if (!types[i]) fail("--type needs f32, bf16, q8 or, on a GPU, f16, not '%s'", o->type);
     if (*o->command == 't' && i > SRU_BF16) fail("train needs --type f32 or bf16");
+    if (i == SRU_F16 && !o->cuda) fail("--type f16 needs --cuda");
     if (o->steps > 0 && o->seconds > 0) fail("--seconds and --steps exclude each other");
     if (o->steps <= 0 && o->seconds <= 0) o->seconds = 60;
 }

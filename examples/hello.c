@@ -19,11 +19,12 @@ int main(int argc, char **argv)
     const int T = 12, I = rnn->config.input_size;
     const int N = rnn->config.hidden_size * (1 + rnn->config.bidirectional);
     float *x = calloc(T*I, sizeof *x), *h = calloc(T*N, sizeof *h);
-    if (!x || !h) return 1;
+    if (!x || !h) return fprintf(stderr, "no memory\n"), 1;
 
     x[0] = 1;                                           /* an impulse at t = 0 */
     sru_io io = { .T = T, .B = 1, .x = x, .h = h };
-    if (sru_forward(NULL, rnn, &io)) return 1;
+    sru_context ctx = { .error = error };
+    if (sru_forward(&ctx, rnn, &io)) return fprintf(stderr, "%s\n", error), 1;
 
     printf("%d inputs, %d outputs. Unit 0 after an impulse, by %s:\n", I, N, sru_cpu()->name);
     for (int t = 0; t < T; t++) printf("h[%2d][0] = %9.6f\n", t, h[t*N]);

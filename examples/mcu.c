@@ -36,7 +36,7 @@ int main(void)
 
     for (int t = 0; t < 12; t++) {
         x[0] = t == 0;                                  /* the sensor: an impulse at t = 0 */
-        if (sru_forward(&ctx, &rnn, &io)) return 1;
+        if (sru_forward(&ctx, &rnn, &io)) return puts("work is too small"), 1;
         printf("h[%2d][0] = %9.6f\n", t, h[0]);         /* hello.c prints the same in float32 */
     }
     return 0;

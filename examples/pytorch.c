@@ -25,7 +25,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < T*I; i++) x[i] = sinf((float)i);
 
     sru_io io = { .T = T, .B = 1, .x = x, .h = h };
-    if (sru_forward(NULL, rnn, &io)) return 1;
+    sru_context ctx = { .error = error };
+    if (sru_forward(&ctx, rnn, &io)) return fprintf(stderr, "%s\n", error), 1;
 
     for (int t = 0; t < T; t++) {
         printf("h[%d] =", t);

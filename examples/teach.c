@@ -1,5 +1,7 @@
 /* One SRU layer by hand: the product, the recurrence, and back. Then each kind of derivative is
-   compared with what a small step of one number does to the loss. */
+   compared with what a small step of one number does to the loss.
+
+       cc teach.c -o teach && ./teach */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
 #include <stdio.h>

@@ -37,10 +37,11 @@ int main(int argc, char **argv)
 
     sru_model rnn = { .config = { .input_size = D, .hidden_size = D, .num_layers = 2,
                                   .highway_bias = -1, .dropout = .05f }, .vocab_size = V };
-    sru_context ctx = { .op = sru_cpu(), .seed = 1 };
+    char error[SRU_ERROR_SIZE];
+    sru_context ctx = { .op = sru_cpu(), .seed = 1, .error = error };
     const sru_backend *op = ctx.op;
     sru_sizes n;
-    if (sru_size(&n, &ctx, &rnn, T, B)) return 1;
+    if (sru_size(&n, &ctx, &rnn, T, B)) return fprintf(stderr, "%s\n", error), 1;
     ctx.work = malloc(ctx.work_size = n.train_work);
 
     /* parameters, gradients, and the two moments of AdamW: four arrays of one form */
@@ -73,12 +74,13 @@ int main(int argc, char **argv)
             op->softmax_loss   (&ctx, &loss, y, y, target, 1.f / ROWS, ROWS, V) ||
 
             op->linear_backward(&ctx, dh, g->output, g->bias, y, h, p->output, 0, ROWS, V, D) ||
-            sru_backward       (&ctx, &rnn, &io)) return 1;
+            sru_backward       (&ctx, &rnn, &io)) return fprintf(stderr, "%s\n", error), 1;
 
         ctx.step++;                 /* to accumulate gradients, continue here, and count updates */
         if (op->norm (&ctx, &norm, g->embedding, bytes / 4) ||
             op->adamw(&ctx, p->embedding, m, v, g->embedding, norm > 1 ? (float)(1 / norm) : 1,
-                      3e-3f, .9f, .99f, 1e-8f, .01f, ctx.step, bytes / 4)) return 1;
+                      3e-3f, .9f, .99f, 1e-8f, .01f, ctx.step, bytes / 4))
+            return fprintf(stderr, "%s\n", error), 1;
 
         sum += loss / ROWS * 1.442695;                  /* in bits */
         if (ctx.step % 30 == 0)
@@ -87,7 +89,6 @@ int main(int argc, char **argv)
     const sru_tensor own[] = { { "embedding.weight", { V, D }, p->embedding, 0, 0 },
                                { "output.weight",    { V, D }, p->output,    0, 0 },
                                { "output.bias",      { V },    p->bias,      0, 0 } };
-    char error[SRU_ERROR_SIZE];
     if (path && sru_save(path, &rnn, "rnn.", own, 3, error))
         return fprintf(stderr, "%s\n", error), 1;
 
