@@ -165,7 +165,8 @@ typedef struct sru_backend sru_backend;
 
 typedef struct sru_context {    /* NULL for a context is one of all zeros */
     const sru_backend *op;      /* the operators; NULL means sru_cpu(), asked for in each call */
-    int       threads;          /* 0 means as many as OpenMP offers */
+    int       threads;          /* at most; 0 means as many as OpenMP offers, but one for what it
+                                   does in about 0.1 ms, such as a step of 512 units */
     uint64_t  seed, step;       /* key of dropout: count step up after each backward */
     void     *work;             /* scratch memory; NULL: each call allocates and frees its own */
     size_t    work_size;        /* its bytes */
@@ -791,7 +792,8 @@ static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context
 /* As many threads as the context asks for, but no more than there are portions of 1,500,000
    operations, 10 microseconds of a product: below, starting them costs more than they save. What is
    slower than a product, for each operation, counts as more of them; in training half as many, for
-   what each thread writes the other threads read soon. */
+   what each thread writes the other threads read soon. Unasked, one thread does up to 14 portions:
+   where another program has a processor, all wait milliseconds for the thread that should be there. */
 #ifndef SRU__PORTION
 #define SRU__PORTION 1500000
 #endif
@@ -800,7 +802,7 @@ static int sru__threads(const sru_context *c, double operations)
 {
     int n = c->threads;
 #ifdef _OPENMP
-    if (n <= 0) n = omp_get_max_threads();
+    if (n <= 0) n = operations < 14.0 * SRU__PORTION ? 1 : omp_get_max_threads();
 #else
     n = 1;
 #endif
