@@ -33,6 +33,9 @@ learning: build/charlm  ## train on FILE for SECONDS beside LSTM, GRU and the re
 	bench/setup
 	build/venv/bin/python bench/learning.py "$(FILE)" --seconds $(SECONDS) $(ARGS)
 
+browser: build/browser/browser.wasm  ## build examples/browser, a page: needs clang, lld, wasi-libc
+	@echo "python3 -m http.server -d build/browser    shows it at http://localhost:8000"
+
 cuda: $(CUDA:%=build/%)  ## build the GPU programs, and charlm with --cuda: needs nvcc
 	cp build/charlm_cuda build/charlm
 
@@ -68,6 +71,12 @@ build/mcu: examples/mcu.c sru.h build/weights.h
 build/weights.h: build/pack examples/rnn.safetensors
 	build/pack examples/rnn.safetensors q8 > $@
 
+build/browser/browser.wasm: $(wildcard examples/browser/*) sru.h
+	mkdir -p build/browser
+	cp examples/browser/*.html examples/browser/*.mjs build/browser
+	clang --target=wasm32-wasi -mexec-model=reactor -msimd128 -std=c99 -O2 -DNDEBUG \
+	    -Wall -Wextra -Wpedantic examples/browser/browser.c -o $@
+
 build/sru.o: tests/sru.c sru.h | build
 	$(COMPILE) -c $< -o $@
 
@@ -96,5 +105,5 @@ $(CUDA:%=build/%): build/sru_cuda.o
 build: ; mkdir -p build
 
 .DELETE_ON_ERROR:
-.PHONY: all run test bench peers learning test-pytorch test-exhaustive help clean cuda test-cuda \
-        bench-cuda
+.PHONY: all run test bench peers learning browser test-pytorch test-exhaustive help clean cuda \
+        test-cuda bench-cuda

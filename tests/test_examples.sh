@@ -144,6 +144,41 @@ refused build/train $dir
 refused build/train sru.h $dir
 refused build/train sru.h $dir/no-such-folder/model
 
+# ---- in a browser, as far as Node.js is one ------------------------------------------------------
+
+cat > $dir/browser.mjs <<'END'          # MODEL PRIME LENGTH: prime, and so many likely characters
+import { readFileSync } from 'node:fs';
+import { open } from '../../../browser/browser.mjs';
+const [model, prime, length] = process.argv.slice(2);
+const read = path => Uint8Array.from(readFileSync(path)).buffer;
+try {
+    const text = (await open(read('build/browser/browser.wasm'), read(model))).text(prime, 0);
+    console.log(prime + Array.from({ length }, () => text.next().value).join(''));
+} catch (error) {
+    console.error(error.message);
+    process.exitCode = 1;
+}
+END
+browse() { node --no-warnings $dir/browser.mjs "$@"; }
+
+echo 'int main(void) { return 0; }' > $dir/try.c
+if clang --target=wasm32-wasi $dir/try.c -o $dir/try 2> /dev/null && have node; then
+    check "make browser" make browser
+    for arch in sru srupp; do
+        model=$dir/browser_$arch.safetensors
+        check "a model of charlm" build/charlm train sru.h --steps 60 --arch $arch --model $model
+        check "sample" build/charlm sample $model --prime "if (" --length 60 --temperature 0
+        cp $dir/log.txt $dir/sample.txt
+        check "the browser" browse $model "if (" 60
+        check "it writes what charlm does" cmp $dir/sample.txt $dir/before.txt
+    done
+    check "the browser runs what train saved" browse $dir/train.safetensors "if (" 20
+    refused browse Makefile x 1
+    refused browse examples/rnn.safetensors x 1
+else
+    echo "skipped: the browser's example, without clang for wasm32-wasi or Node.js"
+fi
+
 # ---- the benchmarks ------------------------------------------------------------------------------
 
 json='\{"case": "[a-z]+[ 0-9]+( --[a-z]+( [a-z0-9]+)?)*", "threads": [0-9]+, '

@@ -1,0 +1,51 @@
+/** The module of browser.c with a model in it.
+ *  @param program  an ArrayBuffer: browser.wasm
+ *  @param file     an ArrayBuffer: a model that charlm or train saved
+ *  @returns an object whose text(prime, temperature, random) yields one string after another, each a
+ *  character of what follows prime; at temperature 0 the most likely ones */
+export async function open(program, file)
+{
+    const { instance } = await WebAssembly.instantiate(program, {});
+    const c = instance.exports;
+    const bytes = (at, n) => new Uint8Array(c.memory.buffer, at, n);    // it moves when it grows
+    const string = at => {
+        const all = bytes(at), end = all.indexOf(0);
+        return new TextDecoder().decode(all.slice(0, end));
+    };
+    c._initialize();
+    const at = c.reserve(file.byteLength);
+    if (!at) throw new Error("no memory for " + file.byteLength + " bytes");
+    bytes(at, file.byteLength).set(new Uint8Array(file));
+    const wrong = c.open(at, file.byteLength);
+    if (wrong) throw new Error(string(wrong));
+
+    function next(byte)
+    {
+        const logits = c.next(byte);
+        if (!logits) throw new Error(string(c.message()));
+        return new Float32Array(c.memory.buffer, logits, 256);
+    }
+    /** A byte drawn from softmax(logits/temperature). */
+    function draw(logits, temperature, random)
+    {
+        const most = Math.max(...logits);
+        if (temperature <= 0) return logits.indexOf(most);
+        const weights = Array.from(logits, x => Math.exp((x - most)/temperature));
+        let left = random()*weights.reduce((a, b) => a + b);
+        return Math.max(0, weights.findIndex(w => (left -= w) < 0));
+    }
+    return {
+        *text(prime, temperature = 0.7, random = Math.random)
+        {
+            const decoder = new TextDecoder();      // of characters that are several bytes
+            let logits;
+            c.restart();
+            for (const byte of new TextEncoder().encode("\n" + prime)) logits = next(byte);
+            for (;;) {
+                const byte = draw(logits, temperature, random);
+                yield decoder.decode(Uint8Array.of(byte), { stream: true });
+                logits = next(byte);
+            }
+        }
+    };
+}
