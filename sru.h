@@ -209,7 +209,8 @@ typedef struct sru_io {
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
                                        be attended to, in place of rings; or NULL, as may be each */
     const uint8_t *memory_mask_pad; /* (M,B) 1: nobody attends to it; or NULL */
-    const float   *attn_mask;       /* (T,M+T) added to the scores, -inf hides; or NULL */
+    const float   *attn_mask;       /* (T,M+T) added to the scores, -inf hides; or NULL. Each layer
+                                       that attends must have memory then, or M be 0 */
     float *const  *saved;           /* L pointers to (T,B,width): out, the inputs of each layer, for
                                        the memory of a later call; or NULL, as may be each */
 
@@ -298,7 +299,7 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 /* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
    its embedding is. prefix: NULL, "", or up to 80 bytes, the last of them '.'. The file is at first
    path.sru_save, so that an older one stays whole until it is complete; then it takes the place of
-   what is at path, be it a link.
+   what is at path, be it a link. So no two calls may save to one path at a time. Names are UTF-8.
    Beside tensors of your own it needs a prefix, or sru_load() takes them for its own, and refuses
    the file. What the reference has no arguments for stands beside config in the metadata, for
    sru_load() alone: layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1,
@@ -4162,6 +4163,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     const sru_config *f;
     sru_status status;
     size_t most;
+    int l;
     if (!m || !io) return SRU__FAIL(c, SRU_EINVAL, "%s: the model or io is NULL", name);
     f = &m->config;
     status = sru__check_config(f, c->error);
@@ -4186,6 +4188,10 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
                                        : "x");
     if (io->tape && m->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "%s: with a tape, weights must be SRU_PLAIN", name);
+    for (l = 0; l < sru__layers(f) && io->attn_mask && io->memory_length; l++)
+        if (sru__attends(f, l) && !(io->memory && io->memory[l]))
+            return SRU__FAIL(c, SRU_EINVAL, "%s: attn_mask is (T,M+T) of layers that have memory; "
+                             "layer %u has none", name, (size_t)l);
     return SRU_OK;
 }
 
@@ -4497,11 +4503,14 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
     io.B = B;
     io.x = (const float *)some;
     io.tokens = (const int32_t *)some;
-    io.h = (float *)other;
+    /* h takes the place of x, and more memory, where it may */
+    io.h = (float *)(m.config.arch != SRU_ARCH_SRUPP && !m.config.bidirectional && !m.vocab_size
+                     && m.config.input_size == m.config.hidden_size ? some : other);
     c.work_used = 0;
     c.measure = &n->work;
     status = sru_forward(&c, &m, &io);
     if (status) return status;
+    io.h = (float *)other;
     n->weights = sru__weight_bytes(&m.config, m.type);
     n->state = sru__state_floats(&m.config);
 #ifndef SRU_NO_BACKWARD
@@ -5400,9 +5409,11 @@ static sru_status sru__find_prefix(const sru__file *file, char prefix[SRU__NAME]
     int found = 0;
     prefix[0] = 0;
     while (sru__next(&j, file, &e, NULL, NULL)) {
-        char *at = strstr(e.name, "rnn_lst.");
-        if (!at || (at > e.name && at[-1] != '.')) continue;
-        *at = 0;
+        char *at, *network = NULL;      /* the last: a prefix may have "rnn_lst." in it */
+        for (at = e.name; (at = strstr(at, "rnn_lst.")) != NULL; at++)
+            if (at == e.name || at[-1] == '.') network = at;
+        if (!network) continue;
+        *network = 0;
         if (found && strcmp(prefix, e.name))
             return sru__say(file->error, "the file holds two networks, '%srnn_lst' and '%srnn_lst':"
                             " give sru_load_bytes() the prefix of one", prefix, e.name), SRU_EFILE;
@@ -5693,13 +5704,16 @@ static void sru__put_escaped(sru__writer *w, const char *text)
 static void sru__number_text(char text[32], float x)
 {
     int digits;
+    char *point, *rest;
     for (digits = 1; digits < 10; digits++) {
-        char *p;
         snprintf(text, 32, "%.*g", digits, (double)x);
-        for (p = text; *p; p++)
-            if (*p == ',') *p = '.';        /* some locales */
         if ((float)strtod(text, NULL) == x) break;
     }
+    point = text + strspn(text, "-+0123456789e");   /* of the locale: some bytes */
+    if (!*point) return;
+    rest = point + strcspn(point, "0123456789");
+    *point++ = '.';
+    memmove(point, rest, strlen(rest) + 1);
 }
 
 /* The fields that do not have their defaults: in config, which is JSON in a string of JSON, or

@@ -1199,6 +1199,14 @@ static void test_prefixes(void)
     image_free(im);
     image_free(other);
 
+    for (i = 0; i < 4; i++) {               /* a prefix that looks like a network's name */
+        static const char *const prefix[] = { "rnn_lst.", "rnn_lst.0.", "my_rnn_lst.",
+                                              "a.rnn_lst.b." };
+        im = network(&f, prefix[i]);
+        accept(prefix[i], im, NULL);
+        image_free(im);
+    }
+
     im = image_new();
     strcpy(im->metadata, "{\"module\":\"SRU\",\"config\":\"{\\\"input_size\\\":3,"
            "\\\"hidden_size\\\":2}\"}");
@@ -2817,6 +2825,9 @@ static void test_workspace(void)
             if (training) break;
 #endif
             work = training ? need.train_work : need.work;
+            /* in place it takes the most */
+            io.x = !training && f.arch != SRU_ARCH_SRUPP && !f.bidirectional
+                   && f.input_size == f.hidden_size ? h : x;
             if (training) io.tape = tape = test_alloc(need.tape);
             for (k = 0; k <= 40; k++) {
                 sru_status status;

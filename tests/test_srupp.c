@@ -900,6 +900,27 @@ static void test_errors(void)
     CHECK(sru_size(&n, &c, &m, 1, 1) == (sizeof(size_t) > 4 ? SRU_OK : SRU_EINVAL), "%s", error);
     m.config.window = 0;
     m.config.projection_size = 6;
+    {                                   /* a mask (T,M+T), and no memory in layer 1 */
+        const float *memory[2] = { NULL, NULL };
+        float weights[2048], x[8] = {0}, h[8], mask[3] = {0};
+        sru_io io;
+        memset(&io, 0, sizeof io);
+        memset(weights, 0, sizeof weights);
+        m.weights = weights;
+        memory[0] = x;
+        io.T = io.B = 1;
+        io.x = x;
+        io.h = h;
+        io.memory = memory;
+        io.memory_length = 1;
+        CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_OK && n.weights <= sizeof weights, "%s", error);
+        CHECK(sru_forward(&c, &m, &io) == SRU_OK, "%s", error);
+        io.attn_mask = mask;
+        CHECK(sru_forward(&c, &m, &io) == SRU_EINVAL && strstr(error, "layer 1"), "%s", error);
+        memory[1] = x;
+        CHECK(sru_forward(&c, &m, &io) == SRU_OK, "%s", error);
+        m.weights = NULL;
+    }
     m.config.attention_last_n_layers = -1;      /* nobody attends */
     CHECK(sru_size(&n, &c, &m, 20000, 1) == SRU_OK, "%s", error);
     {
