@@ -563,11 +563,13 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #endif
 
 #if defined(__GNUC__)
-#define SRU__INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
+/* checks of undefined behaviour in every operation of an unrolled loop take minutes to compile */
+#define SRU__INLINE static inline __attribute__((always_inline, no_sanitize("undefined")))
 #define SRU__UNROLL _Pragma("clang loop unroll(full)")
 #define SRU__UNROLL_4 _Pragma("clang loop unroll_count(4)")
 #else
+#define SRU__INLINE static inline __attribute__((always_inline))
 #define SRU__UNROLL _Pragma("GCC unroll 64")
 #define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only in the end */
 #endif
