@@ -380,10 +380,10 @@ static double run(const char *text, int threads)
     } else {
         static int headed;
         if (!headed++)
-            printf("sru.h %d.%d.%d, %s\n%-24s threads      median     minimum        rate\n",
+            printf("sru.h %d.%d.%d, %s\n%-32s threads      median     minimum        rate\n",
                    SRU_VERSION / 100, SRU_VERSION / 10 % 10, SRU_VERSION % 10, c.ctx.op->name,
                    "case");
-        printf("%-24s %7d", label, c.ctx.threads);
+        printf("%-32s %7d", label, c.ctx.threads);
         print_time(ns[0]);
         print_time(ns[1]);
         printf(" %8.1f %s/s\n", rate, c.flops > 0 ? "GFLOP" : "GB");
