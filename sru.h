@@ -796,7 +796,8 @@ static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context
    operations, 10 microseconds of a product: below, starting them costs more than they save. What is
    slower than a product, for each operation, counts as more of them; in training half as many, for
    what each thread writes the other threads read soon. Unasked, one thread does up to 14 portions:
-   where another program has a processor, all wait milliseconds for the thread that should be there. */
+   while another program has a processor, all would wait milliseconds for the thread that is to run
+   there. */
 #ifndef SRU__PORTION
 #define SRU__PORTION 1500000
 #endif

@@ -1,8 +1,8 @@
 /** The module of browser.c with a model in it.
  *  @param program  an ArrayBuffer: browser.wasm
  *  @param file     an ArrayBuffer: a model that charlm or train saved
- *  @returns an object whose text(prime, temperature, random) yields one string after another, each a
- *  character of what follows prime; at temperature 0 the most likely ones */
+ *  @returns an object whose text(prime, temperature, random) yields what follows prime, a byte's
+ *  characters at a time, most often one; at temperature 0 the most likely ones */
 export async function open(program, file)
 {
     const { instance } = await WebAssembly.instantiate(program, {});
