@@ -329,7 +329,11 @@ def readable(ns):
 def machine(contestants, asked):
     """Lines that say on what, and with what, it was measured."""
     with open("/proc/cpuinfo") as f:
-        model = re.search(r"model name\s*: (.*)", f.read())
+        cpu = dict(re.findall(r"(.+?)\s*: (.*)", f.read()))
+    model = cpu.get("model name", platform.machine())
+    if cpu.get("vendor_id") == "AuthenticAMD":      # whose names do not tell
+        zen = {"25": 4 if "avx512f" in cpu["flags"] else 3, "26": 5}.get(cpu["cpu family"])
+        model += " (Zen %d)" % zen if zen else ""
     caches = []
     for path in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
         level, kind, size = (open(os.path.join(path, n)).read().strip()
@@ -339,8 +343,8 @@ def machine(contestants, asked):
     cc = subprocess.run([os.environ.get("CC", "cc"), "--version"], stdout=subprocess.PIPE,
                         text=True)
     isa = contestants.isa
-    lines = ["%s, %d cores, %s; %s" % (model.group(1) if model else platform.machine(),
-                                       os.cpu_count(), ", ".join(caches), platform.release()),
+    lines = ["%s, %d cores, %s; %s" % (model, os.cpu_count(), ", ".join(caches),
+                                       platform.release()),
              "sru.h uses %s%s; compiled by %s" % (isa, ", as it was asked to" if asked else "",
                                                   cc.stdout.splitlines()[0])]
     versions = {}

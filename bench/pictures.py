@@ -92,7 +92,7 @@ def shares(rows, lines, path):
     threads = sorted({r["threads"] for r in limits})
     works = list(dict.fromkeys(r["work"] for r in limits))
     figure, all_axes = plt.subplots(1, len(threads), sharey=True, squeeze=False,
-                                    figsize=(5.5*len(threads), 1.5 + 0.5*len(works)))
+                                    figsize=(5.5*len(threads), 1.5 + 0.6*len(works)))
     colors = {"sru.h": "C3", "MKL": "C0", "OpenBLAS": "C2"}
     for axes, n in zip(all_axes[0], threads):
         for i, work in enumerate(works):
@@ -107,9 +107,10 @@ def shares(rows, lines, path):
                 y = i + (k - (len(shown) - 1)/2)*height
                 axes.barh(y, 100*share, height, color=colors.get(name, "0.7"))
                 text = "%.0f %%%s" % (100*share, "" if name in colors else "  " + name)
-                inside = 100*share > 0.9*MOST_SHARE     # of the picture, if not of the bar
+                inside = name == "sru.h" or 100*share > 0.9*MOST_SHARE
                 axes.text(min(100*share, MOST_SHARE) + (-1 if inside else 1), y, text, va="center",
-                          ha="right" if inside else "left", fontsize=6)
+                          ha="right" if inside else "left", fontsize=6,
+                          color="white" if name == "sru.h" else "black")
         kinds = {r["work"]: r["against"] for r in reversed(limits)}         # the first of each
         axes.set_yticks(range(len(works)), ["%s\n%s is 100 %%" % (w, kinds[w]) for w in works],
                         fontsize=7)
@@ -131,9 +132,12 @@ def times(curve, lines, path):
               ("B", "sequences B", "(T,d,L) = (128,256,2), 1 thread"),
               ("threads", "threads", "(T,B,d,L) = (128,8,512,2)")]
     panels = [p for p in panels if any(c[0] == p[0] for c in curve)]
-    figure, all_axes = plt.subplots(1, len(panels), figsize=(4.5*len(panels), 4), squeeze=False,
+    columns, rows = min(len(panels), 2), (len(panels) + 1)//2
+    figure, all_axes = plt.subplots(rows, columns, figsize=(4.5*columns, 4*rows), squeeze=False,
                                     layout="constrained")
-    for axes, (axis, label, title) in zip(all_axes[0], panels):
+    for axes in all_axes.flat[len(panels):]:
+        axes.remove()
+    for axes, (axis, label, title) in zip(all_axes.flat, panels):
         here = [c for c in curve if c[0] == axis]
         for name in dict.fromkeys(c[3] for c in here):
             line(axes, [(c[1], c[4]*1e-6) for c in here if c[3] == name], name)
@@ -142,7 +146,7 @@ def times(curve, lines, path):
         axes.set_xlabel(label)
         axes.set_title("inference, " + title, fontsize=9)
     all_axes[0][0].legend(fontsize=7)
-    return finish(figure, list(all_axes[0]), lines, path)
+    return finish(figure, [all_axes[-1][0]] + list(all_axes.flat[:len(panels)]), lines, path)
 
 
 def scaling(curve, memory, lines, path):
