@@ -210,8 +210,8 @@ def charlm(options, path, seconds, threads, csv_path):
     return test, rate
 
 
-def draw(results, seconds, path, out):
-    import pictures
+def draw(results, seconds, threads, path, out):
+    import peers, pictures
     figure, axes = pictures.plt.subplots(figsize=(8, 5 + 0.2*len(results)))
     for name, (test, rate, points) in results.items():
         axes.plot([p[0] for p in points], [p[1] for p in points],
@@ -224,7 +224,8 @@ def draw(results, seconds, path, out):
     axes.set_xlim(0, seconds)
     axes.set_xlabel("seconds of training")
     axes.set_ylabel("validation, bits per character")
-    axes.set_title("Language models of the characters of %s" % os.path.basename(path))
+    axes.set_title("Language models of the characters of %s\n%s, threads: %d"
+                   % (os.path.basename(path), peers.processor(), threads), fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
     pictures.save(figure, os.path.join(out, "learning.png"))
@@ -267,7 +268,7 @@ def main(o):
         f.write("\n".join(table) + "\n")
     print("\n".join(table))
     if results:
-        draw(results, o.seconds, o.file, o.out)
+        draw(results, o.seconds, o.threads, o.file, o.out)
         print("picture: " + os.path.join(o.out, "learning.png"))
 
 

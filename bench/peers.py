@@ -326,14 +326,18 @@ def readable(ns):
             return "%.3g %s" % (ns/size, unit)
 
 
-def machine(contestants, asked):
-    """Lines that say on what, and with what, it was measured."""
+def processor():
     with open("/proc/cpuinfo") as f:
         cpu = dict(re.findall(r"(.+?)\s*: (.*)", f.read()))
     model = cpu.get("model name", platform.machine())
     if cpu.get("vendor_id") == "AuthenticAMD":      # whose names do not tell
         zen = {"25": 4 if "avx512f" in cpu["flags"] else 3, "26": 5}.get(cpu["cpu family"])
         model += " (Zen %d)" % zen if zen else ""
+    return model
+
+
+def machine(contestants, asked):
+    """Lines that say on what, and with what, it was measured."""
     caches = []
     for path in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
         level, kind, size = (open(os.path.join(path, n)).read().strip()
@@ -343,7 +347,7 @@ def machine(contestants, asked):
     cc = subprocess.run([os.environ.get("CC", "cc"), "--version"], stdout=subprocess.PIPE,
                         text=True)
     isa = contestants.isa
-    lines = ["%s, %d cores, %s; %s" % (model, os.cpu_count(), ", ".join(caches),
+    lines = ["%s, %d cores, %s; %s" % (processor(), os.cpu_count(), ", ".join(caches),
                                        platform.release()),
              "sru.h uses %s%s; compiled by %s" % (isa, ", as it was asked to" if asked else "",
                                                   cc.stdout.splitlines()[0])]
