@@ -33,7 +33,10 @@ learning: build/charlm  ## train on FILE for SECONDS beside LSTM, GRU and the re
 	bench/setup
 	build/venv/bin/python bench/learning.py "$(FILE)" --seconds $(SECONDS) $(ARGS)
 
-browser: build/browser/browser.wasm  ## build examples/browser, a page: needs clang, lld, wasi-libc
+browser: | build     ## build examples/browser, a page: needs clang, lld, wasi-libc
+	mkdir -p build/browser && cp examples/browser/*.html examples/browser/*.mjs build/browser
+	clang --target=wasm32-wasi -mexec-model=reactor -msimd128 -std=c99 -O2 -DNDEBUG \
+	    -Wall -Wextra -Wpedantic examples/browser/browser.c -o build/browser/browser.wasm
 	@echo "python3 -m http.server -d build/browser    shows it at http://localhost:8000"
 
 cuda: $(CUDA:%=build/%)  ## build the GPU programs, and charlm with --cuda: needs nvcc
@@ -59,29 +62,20 @@ help:                 ## print this
 clean:                ## remove build/
 	rm -rf build
 
-build/%: examples/%.c sru.h | build
-	$(COMPILE) $< -o $@ -lm -lpthread
+build/%: tests/%.c build/sru.o $(wildcard tests/*.h)
+	$(COMPILE) $< build/sru.o -o $@ -lm
 
-build/%: bench/%.c sru.h | build
-	$(COMPILE) $< -o $@
+vpath %.c tests examples bench
+build/%: %.c sru.h | build
+	$(COMPILE) $< -o $@ -lm -lpthread
 
 build/mcu: examples/mcu.c sru.h build/weights.h
 	$(COMPILE) -Ibuild $< -o $@
-
 build/weights.h: build/pack examples/rnn.safetensors
 	build/pack examples/rnn.safetensors q8 > $@
 
-build/browser/browser.wasm: $(wildcard examples/browser/*) sru.h
-	mkdir -p build/browser
-	cp examples/browser/*.html examples/browser/*.mjs build/browser
-	clang --target=wasm32-wasi -mexec-model=reactor -msimd128 -std=c99 -O2 -DNDEBUG \
-	    -Wall -Wextra -Wpedantic examples/browser/browser.c -o $@
-
 build/sru.o: tests/sru.c sru.h | build
 	$(COMPILE) -c $< -o $@
-
-build/%: tests/%.c build/sru.o $(wildcard tests/*.h)
-	$(COMPILE) $< build/sru.o -o $@ -lm
 
 # Code for each of GPUS, and what later ones compile for themselves; fails if registers are spilled.
 build/sru_cuda.o: sru_cuda.cu sru.h | build
@@ -91,10 +85,8 @@ build/sru_cuda.o: sru_cuda.cu sru.h | build
 	! grep -B 1 -E '[1-9][0-9]* bytes spill' build/gpu.txt
 	mv build/gpu.o $@
 
-vpath %.c tests examples
 build/%_cuda.o: %.c sru.h | build
 	$(COMPILE) -DSRU_CUDA -c $< -o $@
-
 build/test_cuda: tests/test_cuda.cpp build/sru.o
 build/bench_cuda: bench/bench_cuda.cpp build/sru.o
 build/test_golden_cuda: build/test_golden_cuda.o build/sru.o
@@ -105,5 +97,4 @@ $(CUDA:%=build/%): build/sru_cuda.o
 build: ; mkdir -p build
 
 .DELETE_ON_ERROR:
-.PHONY: all run test bench peers learning browser test-pytorch test-exhaustive help clean cuda \
-        test-cuda bench-cuda
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*##.*/\1/p' Makefile)

@@ -1,4 +1,6 @@
-"""Saves an SRU for C, and runs it.    pip install sru ninja setuptools safetensors; python pytorch.py"""
+"""Saves an SRU for C, and runs it.
+
+    pip install sru ninja setuptools safetensors; python pytorch.py"""
 import json, sys, torch
 from safetensors.torch import save_file
 from sru import SRU

@@ -270,7 +270,7 @@ fi
 
 # of the C library; of gcc to ask for the instruction set, of OpenMP, and of position independence
 library='malloc|free|getenv|bcmp|mem(chr|cmp|cpy|move|set)
-str(chr|cmp|cpy|error|len|ncmp|rchr|str|tod)
+str(chr|cmp|cpy|cspn|error|len|ncmp|rchr|spn|str|tod)
 f(close|error|flush|open|read|write|seek|tell)|v?s?n?printf|remove|rename|fileno|fsync|perror
 __(v|vs|vsn|sn|s)?printf_chk|__mem(cpy|move|set)_chk|__str(cpy|cat)_chk|__isoc(99|23)_.*
 __errno_location|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_

@@ -1473,8 +1473,7 @@ static void test_layernorm(void)
         for (i = 0; i < 3*j; i++) level[i] = i < j ? 0.1f : i < 2*j ? -23.02585f : 1e5f*x[0];
         op->layernorm_forward(&c, out, NULL, level, randoms(j), zeros(j), 3, j);
         for (i = 0; i < 3*j && !(out[i] < 0 || out[i] > 0); i++) {}
-        CHECK(i == 3*j, "layer norm of %lu times %g is %g", (unsigned long)j, (double)level[i],
-              (double)out[i]);
+        CHECK(i == 3*j, "layer norm of %lu equal numbers is not 0", (unsigned long)j);
     }
     for (i = 0; i < 3*n; i++) x[i] = i < n ? 0 : i < 2*n ? 0.1f : -3;
     op->layernorm_forward(&c, y, stats, x, gain, bias, 3, n);
