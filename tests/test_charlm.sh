@@ -160,6 +160,8 @@ old() { cp one.safetensors old.safetensors; rm -rf old.safetensors.csv; }
 old
 refuses "diverged"                  train text --steps 40 --lr 1000 --model old.safetensors
 check "a training that diverges leaves the old model"       cmp one.safetensors old.safetensors
+refuses "diverged"                  train text --steps 3 --lr 1000 --model old.safetensors
+check "so does one whose last update diverged"              cmp one.safetensors old.safetensors
 old; mkdir old.safetensors.csv
 refuses "old.safetensors.csv"       train text --steps 40 --model old.safetensors
 check "so does a loss curve that cannot be written"         cmp one.safetensors old.safetensors
@@ -236,7 +238,7 @@ refuses "--projection needs"        train text --arch srupp --projection 0
 refuses "--attention needs"         train text --arch srupp --attention -1
 refuses "--arch needs sru"          train text --arch lstm
 refuses "--type needs .*'f64'"      eval one.safetensors text --type f64
-refuses "no type"                   sample one.safetensors --type f16
+refuses "needs --cuda"              sample one.safetensors --type f16
 refuses "train needs --type"        train text --type q8
 refuses "cuda"                      train text --cuda
 refuses "cut.safetensors"           eval cut.safetensors text
