@@ -6302,7 +6302,11 @@ SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__
         uint32_t word;
         memset(&words, 0, sizeof words);
         memcpy(&word, &a, sizeof word);
-        return SRU__DOT(acc, words + word, b);
+        words += word;
+#if defined(__clang__) && __clang_major__ >= 15 && __clang_major__ <= 17
+        __asm__("" : "+v"(words));      /* LLVM 16 and 17 (Apple's 15, 16) crash: LLVM issue 68117 */
+#endif
+        return SRU__DOT(acc, words, b);
     }
 #endif
     (void)pairs;

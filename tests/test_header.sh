@@ -296,6 +296,9 @@ if command -v clang > /dev/null; then
     symbols "clang -O2"         clang -std=c99 $strict -O2 -Werror=pass-failed
     symbols "clang -Os"         clang -std=c99 $strict -Os -Werror=pass-failed
 fi
+if have clang-16; then          # which products of bfloat16 can send round in circles
+    symbols "clang-16 -O2"      clang-16 -std=c99 $strict -O2
+fi
 # without files and heap, only what a freestanding compiler wants too, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
 library="$library|__cpu_(model|features2|indicator_init)"
