@@ -6304,7 +6304,7 @@ SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__
         memcpy(&word, &a, sizeof word);
         words += word;
 #if defined(__clang__) && __clang_major__ >= 15 && __clang_major__ <= 17
-        __asm__("" : "+v"(words));      /* LLVM 16, 17 (Apple's 15, 16) crash: see its issue 68117 */
+        __asm__("" : "+v"(words));      /* LLVM 16, 17 (Apple's 15, 16) crash: its issue 68117 */
 #endif
         return SRU__DOT(acc, words, b);
     }
