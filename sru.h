@@ -795,7 +795,7 @@ static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context
 /* As many threads as the context asks for, but no more than there are portions of 1,500,000
    operations, 10 microseconds of a product: below, starting them costs more than they save. What is
    slower than a product, for each operation, counts as more of them; in training half as many, for
-   what each thread writes the other threads read soon. Unasked, one thread does up to 14 portions:
+   what each thread writes the other threads read soon. Unasked, one thread does up to 8 portions:
    while another program has a processor, all would wait milliseconds for the thread that is to run
    there. */
 #ifndef SRU__PORTION
@@ -806,13 +806,20 @@ static int sru__threads(const sru_context *c, double operations)
 {
     int n = c->threads;
 #ifdef _OPENMP
-    if (n <= 0) n = operations < 14.0 * SRU__PORTION ? 1 : omp_get_max_threads();
+    if (n <= 0) n = operations < 8.0 * SRU__PORTION ? 1 : omp_get_max_threads();
 #else
     n = 1;
 #endif
     if (n == 1) return 1;
     if (n > 1024) n = 1024;
     return operations < 1.0 * SRU__PORTION * n ? (int)(operations / SRU__PORTION) + 1 : n;
+}
+
+/* Rows that a product counts as if it has few: reading the weights takes the time then. From a cache
+   they come sooner, which is how they count unasked. */
+static double sru__rows_at_least(const sru_context *c, size_t rows)
+{
+    return (double)sru__max(rows, c->threads > 0 ? 12 : 3);
 }
 
 /* In training threads write next to one another, and wait for the same lines of memory if each has
@@ -1569,8 +1576,7 @@ typedef struct sru__gemm {
 enum {
     SRU__GROUP = 3,                 /* panels that a task multiplies side by side */
     SRU__LINE = 12,                 /* the most: of a single row, or where k is small */
-    SRU__SMALL = 384,               /* panels times k that the first-level cache holds */
-    SRU__FEW = 12                   /* rows of which reading the weights takes the time */
+    SRU__SMALL = 384                /* panels times k that the first-level cache holds */
 };
 
 /* Lines that k values take. */
@@ -1754,7 +1760,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const int unpacks = !singly && !plain && g.type != SRU_F32;
     const size_t most = singly ? g.k : sru__min(sru__lines(g.k, pairs), SRU__DEPTH);
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most, 128, 512);
-    const int threads = sru__threads(c, (plain ? 1.0 : 2.0) * (double)sru__max(g.m, SRU__FEW)
+    const int threads = sru__threads(c, (plain ? 1.0 : 2.0) * sru__rows_at_least(c, g.m)
                                         * (double)g.n * ((double)g.k + 8));
     const size_t team = (size_t)threads;
     const size_t line = singly ? panels / team : SRU__SMALL / sru__max(1, most) / 3 * 3;
@@ -2267,8 +2273,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.ldc = s->ldc ? s->ldc : s->N;
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
-    threads = sru__threads(c, (double)(s->w ? sru__max(s->T * s->B, SRU__FEW) : s->T * s->B)
-                              * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0))
+    threads = sru__threads(c, (s->w ? sru__rows_at_least(c, s->T * s->B)
+                                    : (double)s->T * (double)s->B) * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0))
                               / (s->w && s->u ? 2 : 1));
     if (s->w && s->u)
         threads = sru__apart(threads, sru__max(sru__ceil(s->N, SRU__SHARE), s->B / full));
