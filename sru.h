@@ -815,8 +815,8 @@ static int sru__threads(const sru_context *c, double operations)
     return operations < 1.0 * SRU__PORTION * n ? (int)(operations / SRU__PORTION) + 1 : n;
 }
 
-/* Rows that a product counts as if it has few: reading the weights takes the time then. From a cache
-   they come sooner, which is how they count unasked. */
+/* Few rows count as more, for reading the weights takes the time; unasked, they count as if these
+   came from a cache. */
 static double sru__rows_at_least(const sru_context *c, size_t rows)
 {
     return (double)sru__max(rows, c->threads > 0 ? 12 : 3);
@@ -2274,7 +2274,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
     threads = sru__threads(c, (s->w ? sru__rows_at_least(c, s->T * s->B)
-                                    : (double)s->T * (double)s->B) * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0))
+                                    : (double)s->T * (double)s->B)
+                              * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0))
                               / (s->w && s->u ? 2 : 1));
     if (s->w && s->u)
         threads = sru__apart(threads, sru__max(sru__ceil(s->N, SRU__SHARE), s->B / full));
