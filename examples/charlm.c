@@ -537,6 +537,7 @@ static void validate(trainer *t, const corpus *text, const char *model)
             (double)t->ctx.step*(double)t->b.rows, t->sum/t->n, t->bits);
 }
 
+/* Who knows nothing needs 8 bits. */
 static void check_bits(double bits, const options *o)
 {
     if (!(bits < 100)) fail("the training diverged: choose an --lr below %g", o->lr);
