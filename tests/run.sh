@@ -17,7 +17,7 @@ strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 here=build/tests
 threads='-DSRU__PORTION=1000 -DSRU__SHARE=1'    # several threads for small work too, as tests have
 jobs='undefined address aarch64 cuda header examples charlm isa clang clang++ fast cc c++
-      native scalar scalar-native cblas m32 wasm windows readme'
+      native scalar scalar-native cblas m32 wasm windows s390x readme'
 
 job()
 {
@@ -45,6 +45,9 @@ job()
     windows)        export WINEPREFIX="$PWD/$dir/wine" WINEDEBUG=-all; suffix=.exe
                     emulated wine x86_64-w64-mingw32-gcc -static
                     rm -rf "$WINEPREFIX" ;;
+    # numbers in memory begin with their highest byte, in files with their lowest
+    s390x)          sources='tests/test_golden.c tests/test_files.c'
+                    emulated qemu-s390x s390x-linux-gnu-gcc -static ;;
     isa)            instruction_sets ;;
     cblas)          openblas ;;
     header)         report test_header sh tests/test_header.sh ;;
@@ -135,7 +138,7 @@ variant()
 emulated()
 {
     emulator=$1; shift
-    sources='tests/test_golden.c tests/test_operators.c tests/test_model.c tests/test_srupp.c'
+    : "${sources:=tests/test_golden.c tests/test_operators.c tests/test_model.c tests/test_srupp.c}"
     variant "$@" -std=c99 -O2 -Wno-unknown-pragmas -Wno-unused-command-line-argument
 }
 
