@@ -547,6 +547,7 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas"    /* some targets have no float_control */
+#pragma clang diagnostic ignored "-Wunknown-pragmas"    /* nor has clang before 11 */
 #pragma float_control(push)
 #pragma float_control(precise, on)
 #pragma clang diagnostic pop
@@ -1033,7 +1034,11 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
    SRU_NO_DISPATCH, the one that the compiler's flags allow. */
 #define SRU__PASS
 
-#if defined(__GNUC__) && defined(__x86_64__) && !defined(__TINYC__) && !defined(SRU_NO_SIMD)
+#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ > 8) && !defined(__TINYC__) \
+    && !defined(SRU_NO_SIMD)
+#define SRU__VECTORS    /* extensions that gcc has since 9; without them kernels are scalar */
+#endif
+#if defined(SRU__VECTORS) && defined(__x86_64__)
 #define SRU__X86
 #endif
 #if defined(SRU__X86) && !defined(SRU_NO_DISPATCH)
@@ -1076,8 +1081,7 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__NP_TWO  1
 #define SRU__NP_ONE  2
 #include SRU_FILENAME
-#elif defined(__GNUC__) && !defined(__TINYC__) && !defined(SRU_NO_SIMD) && \
-      (defined(__aarch64__) || defined(__wasm_simd128__))
+#elif defined(SRU__VECTORS) && (defined(__aarch64__) || defined(__wasm_simd128__))
 #ifdef __aarch64__
 #define SRU__ISA     neon                           /* 32 registers of 4 floats */
 #else
@@ -1153,7 +1157,10 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #ifdef SRU__BF16
 #pragma GCC target("avx512bf16")
 #endif
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,prefer-vector-width=512")
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma")
+#if __GNUC__ > 9
+#pragma GCC target("prefer-vector-width=512")
+#endif
 #endif
 #define SRU__ISA     avx512
 #define SRU__W       16
@@ -5955,6 +5962,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #endif
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas"
+#pragma clang diagnostic ignored "-Wunknown-pragmas"
 #pragma float_control(pop)
 #pragma clang diagnostic pop
 #elif defined(__GNUC__)
@@ -5980,6 +5988,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__KEYS
 #undef SRU__FARTHEST
 #undef SRU__HIDDEN
+#undef SRU__VECTORS
 #undef SRU__X86
 #undef SRU__DISPATCH
 #undef SRU__FIXED
@@ -6024,12 +6033,15 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__EACH(i, n, most) SRU__UNROLL for (i = 0; i < (most); i++) if (i < (n))
 #define SRU__MOST        (SRU__NP > SRU__NP_ONE ? SRU__NP : SRU__NP_ONE)
 
-/* In this part sru__vec is a vector of floats, sru__mask the outcome of comparing two. */
+/* In this part sru__vec is a vector of floats, sru__loose one that lies anywhere in memory,
+   sru__mask the outcome of comparing two. */
 #define sru__vec         SRU__FN(vec)
+#define sru__loose       SRU__FN(loose)
 #define sru__mask        SRU__FN(mask)
 #define sru__bits        SRU__FN(bits)
 #define sru__zero        SRU__FN(zero)
 #define sru__load        SRU__FN(load)
+#define sru__store       SRU__FN(store)
 #define sru__load_part   SRU__FN(load_part)
 #define sru__store_part  SRU__FN(store_part)
 #define sru__to_bits     SRU__FN(to_bits)
@@ -6051,6 +6063,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 
 #if SRU__W > 1
 typedef float    sru__vec  __attribute__((vector_size(4 * SRU__W)));
+typedef float    sru__loose __attribute__((vector_size(4 * SRU__W), aligned(4), may_alias));
 typedef int32_t  sru__mask __attribute__((vector_size(4 * SRU__W)));
 typedef uint32_t sru__bits __attribute__((vector_size(4 * SRU__W)));
 SRU__INLINE sru__bits sru__to_bits(sru__vec x) { return (sru__bits)x; }
@@ -6062,6 +6075,7 @@ SRU__INLINE sru__vec sru__select(sru__mask m, sru__vec a, sru__vec b)
 }
 #else
 typedef float    sru__vec;
+typedef float    sru__loose;
 typedef int      sru__mask;
 typedef uint32_t sru__bits;
 SRU__INLINE sru__bits sru__to_bits(sru__vec x) { sru__bits b; memcpy(&b, &x, 4); return b; }
@@ -6071,7 +6085,8 @@ SRU__INLINE sru__vec sru__select(sru__mask m, sru__vec a, sru__vec b) { return m
 #endif
 
 SRU__INLINE sru__vec sru__zero(void) { sru__vec v; memset(&v, 0, sizeof v); return v; }
-SRU__INLINE sru__vec sru__load(const float *p) { sru__vec v; memcpy(&v, p, sizeof v); return v; }
+SRU__INLINE sru__vec sru__load(const float *p) { return *(const sru__loose *)p; }
+SRU__INLINE void sru__store(float *p, sru__vec v) { *(sru__loose *)p = v; }
 
 /* Where a row of n values is no multiple of a vector, its last vector ends where the row ends; only
    so many lanes of it are new, and set here. A row shorter than a vector begins with it. */
@@ -6111,7 +6126,7 @@ SRU__INLINE void sru__store_part(float *p, sru__vec v, size_t n)
 {
     size_t at = 0, piece;
     if (n >= SRU__W) {
-        memcpy(p, &v, sizeof v);
+        sru__store(p, v);
         return;
     }
     SRU__UNROLL
@@ -6390,8 +6405,8 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
     SRU__ANEW(plane);
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
-            memcpy(c + (first[i / 4] + at[i % 4]) * ldc + (size_t)(j / SRU__VP) * plane
-                     + (size_t)(j % SRU__VP) * SRU__W, &acc[i][j], sizeof(sru__vec));
+            sru__store(c + (first[i / 4] + at[i % 4]) * ldc + (size_t)(j / SRU__VP) * plane
+                         + (size_t)(j % SRU__VP) * SRU__W, acc[i][j]);
     }
 }
 
@@ -6515,9 +6530,7 @@ SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 
 SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
 {
-    sru__bits x;
-    memcpy(&x, p, sizeof x);
-    return x;
+    return sru__to_bits(sru__load((const float *)(const void *)p));
 }
 
 /* Rows p0 ... p0+k-1 of a panel as floats, without the scale of Q8. */
@@ -6537,7 +6550,7 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
             SRU__EACH(r, (int)each, 4) {
                 w = SRU__FN(lane)(x, type, r);
                 if (type == SRU_Q8) w = w * SRU__Q8_UNIT;
-                memcpy(to + (size_t)r * SRU__PANEL + v, &w, sizeof w);
+                sru__store(to + (size_t)r * SRU__PANEL + v, w);
             }
         }
         if (k - p < each) memcpy(out + p * SRU__PANEL, last, (k - p) * SRU__PANEL * 4);
@@ -6658,7 +6671,7 @@ SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, cons
             continue;
         }
         SRU__EACH(i, SRU__VP, SRU__VP)
-            memcpy(c + (size_t)j * apart + i * SRU__W, &acc[j * SRU__VP + i], sizeof *acc);
+            sru__store(c + (size_t)j * apart + i * SRU__W, acc[j * SRU__VP + i]);
     }
 }
 
@@ -6928,7 +6941,7 @@ SRU__INLINE sru__vec SRU__FN(weigh)(float *s, const int n, float most, sru__vec 
     sru__exps(n, p, 1, 0);
     SRU__EACH(j, n, 4) {
         p[j] = sru__select(sru__load(s + j * SRU__W) <= hidden, sru__zero(), p[j]);
-        memcpy(s + j * SRU__W, &p[j], sizeof p[j]);
+        sru__store(s + j * SRU__W, p[j]);
         sum = sum + p[j];
     }
     return sum;
@@ -6942,6 +6955,7 @@ SRU__INLINE sru__vec SRU__FN(weigh)(float *s, const int n, float most, sru__vec 
 SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, float *most,
                                       float *total, float *sums, size_t wide)
 {
+    const size_t fours = keys / (4 * SRU__W) * (4 * SRU__W);
     for (; n; n--, s += SRU__KEYS, most++, total += SRU__PANEL, sums += wide) {
         sru__vec best = sru__zero() + SRU__HIDDEN, sum = sru__load(total);
         float now = *most;
@@ -6952,15 +6966,14 @@ SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, flo
             const sru__vec by = sru__exp(sru__zero() + (now - highest));
             for (at = 0; at < wide; at += SRU__W) {
                 best = sru__load(sums + at) * by;
-                memcpy(sums + at, &best, sizeof best);
+                sru__store(sums + at, best);
             }
             sum = sum * by;
             now = *most = highest;
         }
-        for (at = 0; at + 4 * SRU__W <= keys; at += 4 * SRU__W)
-            sum = SRU__FN(weigh)(s + at, 4, now, sum);
+        for (at = 0; at < fours; at += 4 * SRU__W) sum = SRU__FN(weigh)(s + at, 4, now, sum);
         for (; at < keys; at += SRU__W) sum = SRU__FN(weigh)(s + at, 1, now, sum);
-        memcpy(total, &sum, sizeof sum);
+        sru__store(total, sum);
     }
 }
 
@@ -6998,8 +7011,8 @@ static void SRU__FN(attend_backward)(float *s, float *ds, float lse, float mean)
         const sru__vec v = sru__load(s + i);
         const sru__vec p = sru__select(v <= hidden, sru__zero(), sru__exp(v - lse));
         const sru__vec d = p * (sru__load(ds + i) - mean);
-        memcpy(s + i, &p, sizeof p);
-        memcpy(ds + i, &d, sizeof d);
+        sru__store(s + i, p);
+        sru__store(ds + i, d);
     }
 }
 #endif
@@ -7014,7 +7027,7 @@ SRU__INLINE sru__vec SRU__FN(load_end)(const float *x, size_t n)
 SRU__INLINE void SRU__FN(store_end)(float *x, sru__vec v, size_t n)
 {
     if (n < SRU__W) sru__store_part(x, v, n);
-    else memcpy(x + n - SRU__W, &v, sizeof v);
+    else sru__store(x + n - SRU__W, v);
 }
 
 /* The sum of x - mean, or of its squares: four sums at a time, each a chain of its own. */
@@ -7063,7 +7076,7 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
         for (r = 0; r < lot; r++) rstd[r] = SRU__FN(row_sum)(x + r * n, mean[r], 1, n) / (float)n;
         for (r = 0; r < lot; r += SRU__W) {
             const sru__vec v = sru__root(sru__load(rstd + r) + 1e-5f, -1);
-            memcpy(rstd + r, &v, sizeof v);
+            sru__store(rstd + r, v);
         }
         for (r = 0; r < lot; r++) {
             const float *from = x + r * n;
@@ -7073,7 +7086,7 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
             sru__vec v;
             for (i = 0; i + SRU__W <= n; i += SRU__W) {
                 v = (sru__load(from + i) - m) * s * sru__load(gain + i) + sru__load(bias + i);
-                memcpy(to + i, &v, sizeof v);
+                sru__store(to + i, v);
             }
             if (i < n) {
                 v = (end - m) * s * SRU__FN(load_end)(gain, n) + SRU__FN(load_end)(bias, n);
@@ -7147,9 +7160,9 @@ static void SRU__FN(layernorm_backward)(float *dx, float *dgain, float *dbias, c
                 g = SRU__FN(norm_column)(&dg, &db, sru__load(dy + at + i), sru__load(x + at + i),
                                          sru__load(gain + i), stats + 2 * r, means + 2 * r);
                 if (dx && beta != 0) g = sru__load(dx + at + i) * beta + g;
-                if (dx) memcpy(dx + at + i, &g, sizeof g);
-                memcpy(dgain + i, &dg, sizeof dg);
-                memcpy(dbias + i, &db, sizeof db);
+                if (dx) sru__store(dx + at + i, g);
+                sru__store(dgain + i, dg);
+                sru__store(dbias + i, db);
             }
         for (r = at = 0; r < lot && dx && n % SRU__W; r++, at += n)
             SRU__FN(store_end)(dx + at, end[r], n);
@@ -7172,7 +7185,7 @@ static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, fl
         const sru__vec v = sru__load(y + i);
         best = sru__select(v > best, v, best);
     }
-    memcpy(lane, &best, sizeof best);
+    sru__store(lane, best);
     for (j = 0; j < SRU__W; j++) most = lane[j] > most ? lane[j] : most;
     for (; i < n; i++) most = y[i] > most ? y[i] : most;
     for (i = 0; i < n; i += SRU__W) {
@@ -7297,10 +7310,12 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef SRU__EACH
 #undef SRU__MOST
 #undef sru__vec
+#undef sru__loose
 #undef sru__mask
 #undef sru__bits
 #undef sru__zero
 #undef sru__load
+#undef sru__store
 #undef sru__load_part
 #undef sru__store_part
 #undef sru__to_bits
