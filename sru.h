@@ -544,6 +544,10 @@ SRUDEF void sru_cuda_close(const sru_backend *);
    rounds by adding a large number, NaN must stay NaN, and -ffast-math would undo both. With clang
    `on` fuses within an expression, always, while `fast` may not where code is instrumented. gcc
    does not at -O1, without expensive-optimizations, nor at -O0. */
+#ifdef __CUDACC__
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 1675   /* pragmas that are for the host's compiler */
+#endif
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas"    /* some targets have no float_control */
@@ -957,7 +961,7 @@ typedef void sru__product(size_t k, const float *a, size_t row, size_t col, int 
                           int add, int mr, int nr, const uintptr_t *ahead, size_t quarters);
 
 typedef struct sru__kernels {
-    int rows, panels;       /* of a full tile of the product */
+    size_t rows, panels;    /* of a full tile of the product */
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
     sru__product *product;
     sru__product *dot;      /* of pairs of bfloat16; NULL: SRU_PLAIN weights too are multiplied as
@@ -1602,7 +1606,7 @@ static int sru__packs(const sru__gemm *g, const sru__kernels *kern)
 /* The first row of a lot. All lots have as many strips, to within one. */
 static size_t sru__lot_start(const sru__gemm *g, size_t lot)
 {
-    const size_t full = (size_t)g->kern->rows;
+    const size_t full = g->kern->rows;
     return sru__min(g->m, sru__part(sru__ceil(g->m, full), lot, g->lots) * full);
 }
 
@@ -1651,7 +1655,7 @@ static void sru__gemm_lines(const sru__gemm *g, float *out, size_t width, const 
 /* Rows m0 ... m0+m-1 as strips; pairs, if they lie side by side, as rows. */
 static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *strips)
 {
-    const size_t full = (size_t)g->kern->rows, step = (size_t)SRU__NEAR << g->pairs;
+    const size_t full = g->kern->rows, step = (size_t)SRU__NEAR << g->pairs;
     const float *a = g->a + m0 * g->a_row + g->p0 * g->a_col;
     size_t i, p;
     if (g->a_col == 1 && g->pairs) {
@@ -1693,7 +1697,7 @@ static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int threa
 static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
-    const size_t full = (size_t)g->kern->rows;
+    const size_t full = g->kern->rows;
     float *scratch = g->panels ? g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc : NULL;
     float *own = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
     size_t task, last_lot = SIZE_MAX, last = SIZE_MAX;
@@ -1759,7 +1763,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
 {
     sru__gemm g = *(const sru__gemm *)args;
     const sru__kernels *kern = sru__kern(c);
-    const size_t full = (size_t)kern->rows;
+    const size_t full = kern->rows;
     const int plain = g.type == SRU_PLAIN, pairs = plain && kern->dot;
     const int packs = pairs || sru__packs(&g, kern);
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
@@ -2012,7 +2016,7 @@ static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t 
             const size_t part = sru__min(B, sru__ceil(sru__ceil(B, want), few) * few);
             const size_t each = sru__ceil(tasks * sru__ceil(B, part), threads);
             const size_t cost = (each / tasks * units + sru__min(each % tasks * block, units))
-                                * (part + (part < B && part % (size_t)r->kern->rows > 0));
+                                * (part + (part < B && part % r->kern->rows > 0));
             if (cost >= best - best / 8) continue;
             best = cost;
             r->block = block;
@@ -2081,7 +2085,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     /* rows of all sequences lie end to end; of those of a part, from one step's to the next's */
     const size_t run = (p->b1 - p->b0) * (r->parts == 1 ? T : 1), n = p->n;
     const size_t gap = r->parts == 1 ? 0 : s->B - run, end = r->parts == 1 ? run : T * s->B;
-    const size_t full = (size_t)r->kern->rows, A = s->A, K = (size_t)s->K;
+    const size_t full = r->kern->rows, A = s->A, K = (size_t)s->K;
     const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
     const size_t all_strips = sru__ceil(run, full) * (r->parts == 1 ? 1 : T);
     const int singly = sru__singly(s->type, end, K * wide / SRU__PANEL) && !gap;
@@ -2254,7 +2258,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, full = (size_t)kern->rows, b, chunk, wide, step, most;
+    size_t rows, full = kern->rows, b, chunk, wide, step, most;
     sru_status status;
     int threads, in_place;
 #ifdef SRU_USE_CBLAS
@@ -2550,7 +2554,7 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
                               size_t n, size_t k, const float *panels, size_t deep, size_t count,
                               float *c, size_t ldc, int add)
 {
-    const size_t full = (size_t)kern->rows;
+    const size_t full = kern->rows;
     const float *b[8];
     size_t i, j, q;
     for (j = 0; j < count; j += 8) {
@@ -2622,7 +2626,7 @@ static size_t sru__block_keys(const sru__attend_run *r, size_t g)
 /* Where later keys of a block are hidden, queries need not meet all: a tile's rows at a time. */
 static size_t sru__few(const sru__attend_run *r, const sru__queries *q, size_t g)
 {
-    return (g + 1) * SRU__KEYS > q->high ? (size_t)r->kern->rows : q->n;
+    return (g + 1) * SRU__KEYS > q->high ? r->kern->rows : q->n;
 }
 
 /* The queries (n,hd), scaled. */
@@ -5967,6 +5971,9 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #pragma clang diagnostic pop
 #elif defined(__GNUC__)
 #pragma GCC pop_options
+#endif
+#ifdef __CUDACC__
+#pragma nv_diagnostic pop
 #endif
 
 #undef SRU__FAIL
