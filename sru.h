@@ -6537,7 +6537,13 @@ SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 
 SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
 {
-    return sru__to_bits(sru__load((const float *)(const void *)p));
+#if SRU__W > 1
+    return (sru__bits)sru__load((const float *)(const void *)p);
+#else       /* through a float x87 would change those of a NaN */
+    sru__bits x;
+    memcpy(&x, p, sizeof x);
+    return x;
+#endif
 }
 
 /* Rows p0 ... p0+k-1 of a panel as floats, without the scale of Q8. */

@@ -47,7 +47,7 @@ job()
                     rm -rf "$WINEPREFIX" ;;
     # numbers in memory begin with their highest byte, in files with their lowest
     s390x)          sources='tests/test_golden.c tests/test_files.c'
-                    emulated qemu-s390x s390x-linux-gnu-gcc -static ;;
+                    emulated qemu-s390x clang --target=s390x-linux-gnu -static ;;
     isa)            instruction_sets ;;
     cblas)          openblas ;;
     header)         report test_header sh tests/test_header.sh ;;
