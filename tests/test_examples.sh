@@ -59,13 +59,13 @@ fi
 mkdir -p $dir/run/build
 cp build/charlm $dir/run/build
 cp sru.h $dir/run
-make -n run > $dir/run/recipe
+make -n --no-print-directory run > $dir/run/recipe
 # what is started in the background ignores Ctrl-C, if nothing sets that right
 interrupts=$(env --default-signal=INT echo env --default-signal=INT 2> /dev/null)
 if have setsid && [ -n "$interrupts" ]; then
     (cd $dir/run && exec $interrupts setsid sh recipe > out 2>&1) &
     for i in $(seq 100); do             # until it has begun
-        [ -s $dir/run/out ] && break
+        grep -q parameters $dir/run/out && break
         sleep 0.1
     done
     kill -INT -$!
