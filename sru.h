@@ -1742,18 +1742,18 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         last = group;
         last_lot = lot;
         for (strip = first; strip < end; strip++) {
-            const int width = sru__strip_width(full, m - (i = strip * full));
+            const size_t width = (size_t)sru__strip_width(full, m - (i = strip * full));
             const int mr = (int)sru__min(full, m - i);
             const size_t row = !g->strips ? g->a_row : g->a_col == 1 ? g->lines : 1;
-            const size_t col = g->strips && g->a_col != 1 ? (size_t)width : g->a_col;
+            const size_t col = g->strips && g->a_col != 1 ? width : g->a_col;
             const float *ai = a + i * (g->strips ? g->lines : row);
             float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
             const int add = sru__begin(g, c, (size_t)mr, g->n0 + j0, wide);
             const size_t quarters = !distant ? 0
                 : sru__ahead(g->kern, g->type, ahead, next, panels, strip - first, end - first,
                              g->lines);
-            g->product(g->lines, ai, row, col, width, b, (int)panels, c, g->ldc, 0, add, mr, nr,
-                       ahead, quarters);
+            g->product(g->lines, ai, row, col, (int)width, b, (int)panels, c, g->ldc, 0, add, mr,
+                       nr, ahead, quarters);
             sru__finish(g, c, (size_t)mr, g->n0 + j0, wide, 0);
         }
     }
@@ -4002,8 +4002,9 @@ static const float *sru__mask_c(const sru_config *f, const sru__layer *y, const 
 static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const sru_io *io, int l)
 {
     const size_t N = y->N;
-    const size_t first = sru__input_first(&m->config) ? N : (size_t)m->config.input_size;
+    size_t first = (size_t)m->config.input_size;
     if (!io->rnn_dropout_mask) return NULL;
+    if (sru__input_first(&m->config)) first = N;
     return io->rnn_dropout_mask + (l ? io->B * (first + (size_t)(l - 1) * N) : 0);
 }
 
