@@ -581,6 +581,11 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
 /* x might have changed, for all the compiler knows: what depends on it is not kept from before */
 #define SRU__ANEW(x) __asm__("" : "+r"(x))
+#if !defined(__clang__) && (defined(__x86_64__) || defined(__SSE_MATH__))
+#define SRU__ROUND(x) __asm__("" : "+v"(x))     /* the same where x is floats */
+#elif !defined(__clang__) && defined(__aarch64__)
+#define SRU__ROUND(x) __asm__("" : "+w"(x))
+#endif
 #if (defined(__clang__) || __GNUC__ >= 12) && (defined(__SSE2__) || defined(__ARM_NEON) \
                                                || defined(__wasm_simd128__))
 #define SRU__SHUFFLE __builtin_shufflevector
@@ -597,6 +602,9 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #define SRU__UNROLL_4
 #define SRU__PREFETCH(at) ((void)(at))
 #define SRU__ANEW(x) ((void)(x))
+#endif
+#ifndef SRU__ROUND
+#define SRU__ROUND(x) ((void)(x))
 #endif
 #ifdef SRU_NO_BACKWARD
 #define SRU__TRAINING(f) NULL
@@ -5983,6 +5991,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__UNROLL_4
 #undef SRU__PREFETCH
 #undef SRU__ANEW
+#undef SRU__ROUND
 #undef SRU__SHUFFLE
 #undef SRU__PORTION
 #undef SRU__SHARE
@@ -6060,6 +6069,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__fold        SRU__FN(fold)
 #define sru__any         SRU__FN(any)
 #define sru__inverse     SRU__FN(inverse)
+#define sru__rounded     SRU__FN(rounded)
 #define sru__sum         SRU__FN(sum)
 #define sru__highest     SRU__FN(highest)
 #define sru__least       SRU__FN(least)
@@ -6143,6 +6153,14 @@ SRU__INLINE void sru__store_part(float *p, sru__vec v, size_t n)
             memcpy(p + at, (const char *)&v + at * 4, piece * 4);
             at += piece;
         }
+}
+
+/* A product that is rounded before it is added: whether gcc fuses one that is used twice depends on
+   the branches around it, and with these on how many vectors are side by side. */
+SRU__INLINE sru__vec sru__rounded(sru__vec x)
+{
+    SRU__ROUND(x);
+    return x;
 }
 
 SRU__INLINE sru__vec sru__abs(sru__vec x)
@@ -6778,7 +6796,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const 
             } else {
                 u0 = sru__load_part(u + i, un);
                 if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, un);
-                else if (x) skip = sru__load_part(x + i, n) * s->scale_x;
+                else if (x) skip = sru__rounded(sru__load_part(x + i, n) * s->scale_x);
                 f = sru__inverse(z[2*q]);
                 r = sru__inverse(z[2*q+1]) * keep[q];
                 c[q] = (c[q] - u0) * f + u0;
@@ -6873,6 +6891,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t a
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
             sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, dzf, dzr, dht, dct;
+            sru__vec dvft, dvrt;
             if (skipped) {
                 for (k = 0; k < s->K; k++)
                     sru__store_part(du + (size_t)k * s->u_plane + i, zero, n);
@@ -6893,11 +6912,11 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t a
             g = sru__load_part(c + i, n);
             if (s->use_tanh) g = sru__tanh(g);
             if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, n);
-            else if (x) skip = sru__load_part(x + i, n) * s->scale_x;
+            else if (x) skip = sru__rounded(sru__load_part(x + i, n) * s->scale_x);
             dht = sru__load_part(dh + i, n);
 
             /* forward: h = (g - skip)*r*keep + skip, r = sigmoid(zr) */
-            dg = dht * keep[q] * r;
+            dg = sru__rounded(dht * keep[q] * r);
             dzr = dht * keep[q] * (g - skip) * r * (one - r);
             if (s->K == 4) sru__store_part(du + 3 * s->u_plane + i, dht - dg, n);
             else if (dx) sru__store_part(dx + i, (dht - dg) * s->scale_x, n);
@@ -6909,14 +6928,15 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t a
             sru__store_part(du + s->u_plane + i, dzf, n);
             sru__store_part(du + 2 * s->u_plane + i, dzr, n);
 
-            /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br. The sums come first: whether
-               compilers fuse them could depend on nv if the branch had these products before. */
-            dvf[q] = dzf * c1[q] + dvf[q];
-            dvr[q] = dzr * c1[q] + dvr[q];
+            /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br */
+            dvft = sru__rounded(dzf * c1[q]);
+            dvrt = sru__rounded(dzr * c1[q]);
             if (dvt) {
-                sru__store_part(dvt + i, dzf * c1[q], n);
-                sru__store_part(dvt + s->plane + i, dzr * c1[q], n);
+                sru__store_part(dvt + i, dvft, n);
+                sru__store_part(dvt + s->plane + i, dvrt, n);
             }
+            dvf[q] = dvf[q] + dvft;
+            dvr[q] = dvr[q] + dvrt;
             dbf[q] = dbf[q] + dzf;
             dbr[q] = dbr[q] + dzr;
             dc[q] = dct * f + (dzf * vft + dzr * vrt);
@@ -7339,6 +7359,7 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef sru__abs
 #undef sru__any
 #undef sru__inverse
+#undef sru__rounded
 #undef sru__sum
 #undef sru__highest
 #undef sru__fold
