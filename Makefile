@@ -63,7 +63,7 @@ clean:                ## remove build/
 	rm -rf build
 
 build/%: tests/%.c build/sru.o $(wildcard tests/*.h)
-	$(COMPILE) $< build/sru.o -o $@ -lm
+	$(COMPILE) $< build/sru.o -o $@ -lm -lpthread
 
 vpath %.c tests examples bench
 build/%: %.c sru.h | build

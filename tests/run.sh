@@ -15,6 +15,7 @@ CC=${CC:-cc}
 CXX=${CXX:-c++}
 strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 here=build/tests
+libraries='-lm -lpthread'
 threads='-DSRU__PORTION=1000 -DSRU__SHARE=1'    # several threads for small work too, as tests have
 jobs='undefined address aarch64 cuda header examples charlm isa clang clang++ fast cc c++
       native scalar scalar-native cblas m32 wasm windows s390x readme'
@@ -119,7 +120,8 @@ build()
     for source in ${sources:-tests/test_*.c tests/fuzz_*.c}; do
         [ -f $source ] || continue
         program=$(basename $source .c)
-        if "$@" $strict $source $object -o $dir/$program$suffix -lm > $dir/$program.txt 2>&1; then
+        if "$@" $strict $source $object -o $dir/$program$suffix $libraries \
+            > $dir/$program.txt 2>&1; then
             programs="$programs $program"
         else
             head -n 40 $dir/$program.txt
@@ -137,7 +139,7 @@ variant()
 # emulated EMULATOR COMPILER FLAGS...: programs that ask little of a system, for another one.
 emulated()
 {
-    emulator=$1; shift
+    emulator=$1 libraries=-lm; shift
     : "${sources:=tests/test_golden.c tests/test_operators.c tests/test_model.c tests/test_srupp.c}"
     variant "$@" -std=c99 -O2 -Wno-unknown-pragmas -Wno-unused-command-line-argument
 }

@@ -501,7 +501,8 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr which, int)
 
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
-    *p = {"CPU stand-in", 9, 0};
+    static const cudaDeviceProp it = {"CPU stand-in", 9, 0};
+    *p = it;
     return cudaSuccess;
 }
 
