@@ -577,15 +577,15 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #define SRU__INLINE static inline __attribute__((always_inline))
 #define SRU__UNROLL _Pragma("GCC unroll 64")
 #define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only in the end */
+#if defined(__x86_64__) || defined(__SSE_MATH__)
+#define SRU__ROUND(x) __asm__("" : "+v"(x))     /* see sru__rounded() */
+#elif defined(__aarch64__)
+#define SRU__ROUND(x) __asm__("" : "+w"(x))
+#endif
 #endif
 #define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
 /* x might have changed, for all the compiler knows: what depends on it is not kept from before */
 #define SRU__ANEW(x) __asm__("" : "+r"(x))
-#if !defined(__clang__) && (defined(__x86_64__) || defined(__SSE_MATH__))
-#define SRU__ROUND(x) __asm__("" : "+v"(x))     /* the same where x is floats */
-#elif !defined(__clang__) && defined(__aarch64__)
-#define SRU__ROUND(x) __asm__("" : "+w"(x))
-#endif
 #if (defined(__clang__) || __GNUC__ >= 12) && (defined(__SSE2__) || defined(__ARM_NEON) \
                                                || defined(__wasm_simd128__))
 #define SRU__SHUFFLE __builtin_shufflevector
