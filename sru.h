@@ -108,7 +108,9 @@ typedef enum sru_arch {
     SRU_ARCH_SRUPP      /* SRU++, of 3.0-dev */
 } sru_arch;
 
-/* The arguments of the reference's constructor under their names; 0 is its default. */
+/* The arguments of the reference's constructor under their names; 0 is its default, but for
+   highway_bias of SRU++. A layer is: layer norm of its input, rnn_dropout, projection or SRU++'s
+   attention, the recurrence (see sru_scan), layer norm of its output, layer_dropout. */
 typedef struct sru_config {
     int      input_size, hidden_size;       /* I, D: required */
     int      num_layers;                    /* L, at most SRU_MAX_LAYERS; 0 means 2 */
@@ -118,7 +120,8 @@ typedef struct sru_config {
                                                only where both are wider); SRU++: required, the
                                                width of attention */
     int      projection_sizes[SRU_MAX_LAYERS]; /* P of each layer; 0 means projection_size */
-    int      layer_norm;                    /* 1: of each layer's input */
+    int      layer_norm;                    /* 1: of what each layer multiplies, not of its skip
+                                               term */
     int      normalize_after;               /* 1: layer_norm of each layer's output instead */
     int      use_tanh;                      /* 1: g = tanh, otherwise g(c) = c */
     int      no_skip_term;                  /* 1: has_skip_term=False, h = r*g(c) */
@@ -126,7 +129,8 @@ typedef struct sru_config {
     int      v1;                            /* 1: v = 0, and stays 0 */
     int      proj_input_to_hidden_first;    /* 1: where I != N, a product I -> N comes first */
     int      nn_rnn_compatible_return;      /* how c is ordered there; see sru_io.state for here */
-    float    highway_bias;                  /* the reset gate's initial bias; SRU++ wants -2 */
+    float    highway_bias;                  /* the reset gate's initial bias; of SRU++ the
+                                               reference's default is -2 */
     float    weight_c_init;                 /* initial v is uniform between +- this; 0 means
                                                sqrt(3/2) in 2.x, 1 in 3.0-dev */
     float    dropout;                       /* of c in the highway, one mask for all time steps, in
@@ -138,16 +142,16 @@ typedef struct sru_config {
                                                reference has no such argument) */
     int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ */
     int      attention_every_n_layers;      /* n: in layers n, 2n, ... counted from 1; 0 means 1 */
-    int      attention_last_n_layers;       /* n > 0: in the last n layers only; -1:
-                                               in none */
+    int      attention_last_n_layers;       /* n > 0: in the last n layers only; -1: in none (the
+                                               reference's 0, whose -1 is 0 here) */
     int      no_attn_layer_norm;            /* 1: attn_layer_norm=False */
     float    attn_dropout;                  /* of the attention's weights */
     int      causal;                        /* 1: no step attends to later ones */
-    int      window;                        /* W > 0: a step attends to the last W, itself among
-                                               them, and across calls: state holds their keys and
-                                               values. Padding between steps is one of the W with a
-                                               tape or attn_mask, as in the reference's masks for
-                                               this, but not elsewhere: pad before or after them */
+    int      window;                        /* W > 0: causal, and a step attends to the last W,
+                                               itself among them, and across calls: state holds
+                                               their keys and values. A padded step is one of the W
+                                               in training and with attn_mask, as in the reference,
+                                               but not in other inference: pad before or after */
 } sru_config;
 
 typedef struct sru_model {
@@ -167,10 +171,11 @@ typedef struct sru_context {    /* NULL for a context is one of all zeros */
     const sru_backend *op;      /* the operators; NULL means sru_cpu(), asked for in each call */
     int       threads;          /* at most; 0 means as many as OpenMP offers, but one for what it
                                    does in about 0.1 ms, such as a step of 512 units */
-    uint64_t  seed, step;       /* key of dropout: count step up after each backward */
+    uint64_t  seed, step;       /* key of dropout: count step up after each backward, or the next
+                                   one leaves out the same units */
     void     *work;             /* scratch memory; NULL: each call allocates and frees its own */
     size_t    work_size;        /* its bytes */
-    size_t    work_used;        /* of them, by callers further up: 0 at first */
+    size_t    work_used;        /* of them, what outer calls use: set 0 */
     size_t   *measure;          /* not NULL: calls check their arguments and compute nothing, but
                                    raise *measure to the bytes of work that they need */
     char     *error;            /* SRU_ERROR_SIZE bytes for a sentence when a call fails, or NULL */
@@ -198,8 +203,9 @@ typedef struct sru_io {
     float         *state;           /* (B,S) in and out: c (L,N) of each sequence; with a window,
                                        rings of keys and values behind it. Zeros are the start:
                                        memset(state + b*S, 0, S*4) restarts sequence b. NULL: zeros,
-                                       and not kept. The reference's c (L,B,N), or (2 L,B,D) with
-                                       nn_rnn_compatible_return, has the same order within a
+                                       and not kept. Of a backward direction: in, before step T-1;
+                                       out, after step 0. The reference's c (L,B,N), or (2 L,B,D)
+                                       with nn_rnn_compatible_return, has the same order within a
                                        sequence */
     const uint8_t *mask_pad;        /* (T,B) 1: padding, state stays, h is 0 (before a layer norm
                                        that comes after), and nobody attends to it; x must be
@@ -207,21 +213,24 @@ typedef struct sru_io {
 
     size_t         memory_length;   /* M.  From here on: SRU++ */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
-                                       be attended to, in place of rings; or NULL, as may be each */
+                                       be attended to, in place of rings; or NULL, as may be each.
+                                       width: I of layer 0, unless proj_input_to_hidden_first; N */
     const uint8_t *memory_mask_pad; /* (M,B) 1: nobody attends to it; or NULL */
     const float   *attn_mask;       /* (T,M+T) added to the scores, -inf hides; or NULL. Each layer
                                        that attends must have memory then, or M be 0 */
     float *const  *saved;           /* L pointers to (T,B,width): out, the inputs of each layer, for
                                        the memory of a later call; or NULL, as may be each */
 
-    void          *tape;            /* sru_sizes.tape bytes for this T and B: what the backward of
-                                       the same call will need, and uses up. Nobody can check that.
-                                       Not NULL means training: dropout is on, x or tokens, masks
-                                       and memory must not change until backward, and of state only
-                                       c is used */
-    const float   *dropout_mask;    /* (L,B,N) factors of c, instead of random ones (which the last
-                                       layer has not: 1), where the config's dropout is not 0; or
-                                       NULL */
+    void          *tape;            /* sru_sizes.tape bytes, of sru_size() for T + M steps: what the
+                                       backward of the same call needs, and uses up. Not NULL means
+                                       training: dropout is on, of state only c is used, and
+                                       weights, context, x or tokens, masks and memory must not
+                                       change until backward. Nobody can check that: of a smaller
+                                       tape the end is overrun, and a second backward on one gives
+                                       wrong gradients */
+    const float   *dropout_mask;    /* (L,B,N) factors of c, instead of random ones, where the
+                                       config's dropout is not 0 (the last layer has no random ones:
+                                       fill in 1); or NULL */
     const float   *rnn_dropout_mask;   /* (B,width) of layer 0's input, (B,N) of the others';
                                        likewise where rnn_dropout is not 0 */
     const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise where layer_dropout is not 0 */
@@ -232,7 +241,7 @@ typedef struct sru_io {
     float         *dstate;          /* (B,S) in: of the state after, out: of the state before; NULL:
                                        0 and not wanted, that is truncated back-propagation */
     float *const  *dmemory;         /* as memory, out; or NULL, as may be each */
-    float         *grads;           /* as SRU_PLAIN weights, added to */
+    float         *grads;           /* as SRU_PLAIN weights, added to; NULL: not wanted */
 } sru_io;
 
 SRUDEF sru_status sru_forward (const sru_context *, const sru_model *, const sru_io *);
@@ -250,9 +259,9 @@ typedef struct sru_sizes {
     size_t tape;        /* bytes */
 } sru_sizes;
 
-/* What calls with up to T steps of up to B sequences need, on as many threads, those of memory
-   counted in T; weights need not be there yet. With a window and yet memory or attn_mask, a network
-   may need more in inference: ctx->measure tells. */
+/* What calls with up to T steps of up to B sequences need, on ctx->threads threads; T must include
+   the steps of memory. Weights need not be there yet. With a window and yet memory or attn_mask, a
+   network may need more in inference: ctx->measure tells. */
 SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, size_t T, size_t B);
 
 /* Initial SRU_PLAIN weights, drawn as the reference draws them. SRU_EINVAL: sru_size() says why. */
@@ -293,7 +302,7 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, 
 
 /* Tensor i of SRU_PLAIN weights, or of gradients laid out like them; 0 past the last, or if the
    model is packed or its config not valid. Whatever its shape in files, data lies as the operators
-   take it: "weight" (K,N,A), see sru_scan; other matrices (n,k), see linear_forward. */
+   take it: the layer's last matrix (K,N,A), see sru_scan; all others (n,k), see linear_forward. */
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
 /* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
@@ -303,8 +312,7 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
    Beside tensors of your own it needs a prefix, or sru_load() takes them for its own, and refuses
    the file. What the reference has no arguments for stands beside config in the metadata, for
    sru_load() alone: layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1,
-   rnn_dropout.
-   Projection sizes that differ are only for its SRU in 3.0-dev. */
+   rnn_dropout. A network of different projection_sizes loads there only as SRU of 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
                            const sru_tensor *own, int n, char *error);
@@ -317,24 +325,25 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
    Stop here if you only want to run networks. What follows are the operators that they are made of:
    for training, for teaching, for layers of your own. They keep nothing, and take raw pointers.
 
-   The recurrence of one layer over whole sequences, and with w the product before it, fused or
-   apart as the backend finds best.                                 Lei et al. 2018, section 3
+   The recurrence of one layer over whole sequences; if w is given, also the product before it, at
+   once or apart as the backend finds best. a is x, or what layer norm, dropout and projection made
+   of it.                                                           Lei et al. 2018, section 3
 
        u[t] = W a[t]                                       [candidate | forget | reset | skip]
        f[t] = sigmoid(u1[t] + (vf + vt0[t])*c[t-1] + bf)   forget gate
        r[t] = sigmoid(u2[t] + (vr + vt1[t])*c[t-1] + br)   reset gate
        c[t] = f[t]*c[t-1] + (1 - f[t])*u0[t]               internal state
-       s[t] = scale_x*x[t]                                 skip term. K = 4: u3[t]. x NULL: 0
+       s[t] = scale_x*x[t]                                 skip term. K = 4: s = u3. x NULL: 0
        h[t] = r[t]*mask_c*(g(c[t]) - s[t]) + s[t]          output. g(c) = c; use_tanh: tanh(c)
 
-   Backward, from T-1 down to 0. dc[t] begins as what the line at the end left of the step after;
-   zf and zr are what the sigmoids are of:
+   Backward, from T-1 down to 0. dc[t] begins as what the last line made of it at step t+1; zf and
+   zr are the arguments of the sigmoids:
 
        dc[t]  += dh[t]*r[t]*mask_c*g'(c[t])
        dzf[t]  = dc[t]*(c[t-1] - u0[t])*f[t]*(1 - f[t])
        dzr[t]  = dh[t]*mask_c*(g(c[t]) - s[t])*r[t]*(1 - r[t])
        du0[t]  = dc[t]*(1 - f[t])      du1[t] = dzf[t]     du2[t] = dzr[t]
-       ds[t]   = dh[t]*(1 - r[t]*mask_c)                   dx[t] = scale_x*ds[t]. K = 4: du3[t]
+       ds[t]   = dh[t]*(1 - r[t]*mask_c)                   dx[t] = scale_x*ds[t]. K = 4: du3 = ds
        dc[t-1] = dc[t]*f[t] + dzf[t]*(vf + vt0[t]) + dzr[t]*(vr + vt1[t])
 
    dvt[t] is [dzf[t]*c[t-1] | dzr[t]*c[t-1]], dv the sum of these, dbias that of dzf and dzr.
@@ -381,6 +390,10 @@ typedef struct sru_scan {
 
        a[t] = sum over s of softmax_s(q[t].k[s]/sqrt(P/H) + attn_mask[t,s]) v[s]
        o[t] = q[t] + alpha*a[t]
+
+   In SRU++ u[t] = W3 layernorm(o[t]), where an SRU has u[t] = W a[t] with another a: the layer's
+   input, of which here q[t] = W1 a[t] and [k | v][t] = W2 q[t]. In files these are linear1 to
+   linear3; in a layer without attention o = q, and W3 is linear2.
 
    Keys and values are of M steps of memory, then of the T steps of the queries. Where a step sees
    none, a is 0. Time grows with the steps seen, scratch memory with T.
@@ -3852,7 +3865,7 @@ static sru_status sru__check_config(const sru_config *f, char *error)
     if (f->input_size < 1) wrong = "input_size must be at least 1";
     else if (f->hidden_size < 1) wrong = "hidden_size must be at least 1";
     else if (f->num_layers < 0 || f->num_layers > SRU_MAX_LAYERS)
-        wrong = "num_layers must be from 1 to SRU_MAX_LAYERS";
+        wrong = "num_layers must be from 1 to 32";
     else if (f->projection_size < 0) wrong = "projection_size must not be negative";
     else if ((unsigned)f->arch > SRU_ARCH_SRUPP) wrong = "arch is unknown";
     else if (f->attention_every_n_layers < 0 || f->attention_last_n_layers < -1 || f->num_heads < 0)
@@ -3867,7 +3880,7 @@ static sru_status sru__check_config(const sru_config *f, char *error)
     else if (!sru__within((double)f->layer_dropout, 0, 1))
         wrong = "layer_dropout must be from 0 to below 1";
     else if (!(f->highway_bias > -1e3f && sru__within((double)f->highway_bias, -1e3, 80)))
-        wrong = "highway_bias must be a number below 80";
+        wrong = "highway_bias must be between -1000 and 80";
     else if (!sru__within((double)f->weight_c_init, 0, 1e30))
         wrong = "weight_c_init must be a number, not negative";
     for (l = 0; !wrong && l < sru__layers(f); l++) {
@@ -4214,7 +4227,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
         return SRU__FAIL(c, SRU_EINVAL, "%s: vocab_size %u is too large", name, m->vocab_size);
     if (io->T && io->B && !(m->vocab_size ? (const void *)io->tokens : (const void *)io->x))
         return SRU__FAIL(c, SRU_EINVAL, "%s: %s must not be NULL", name,
-                         m->vocab_size ? "tokens" : io->tokens ? "x of a model without embedding"
+                         m->vocab_size ? "tokens" : io->tokens ? "x of a model with vocab_size 0"
                                        : "x");
     if (io->tape && m->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "%s: with a tape, weights must be SRU_PLAIN", name);
@@ -4700,7 +4713,8 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
 /* =================================================================================================
    Files: safetensors. Eight bytes with the header's length, a header in JSON, then the data:
    {"__metadata__":{"module":"SRU","config":"{...}"},"name":{"dtype":"F32","shape":[2,3],
-   "data_offsets":[0,24]}, ...}. Nothing read from a file is trusted, and nothing is allocated. */
+   "data_offsets":[0,24]}, ...}. Nothing read from a file is trusted, and reading from memory
+   allocates nothing. */
 
 typedef struct sru__file {
     const char *header;

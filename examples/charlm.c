@@ -214,13 +214,14 @@ static network load(const sru_context *ctx, const char *path, int window)
     int i;
     void *file = sru_read_file(path, &size, error);
     if (!file) fail("%s", error);
-    if (sru_load_bytes(&rnn, NULL, file, size, "rnn.", error)) fail("%s: %s", path, error);
+    if (sru_load_bytes(&rnn, NULL, file, size, "rnn.", error))
+        fail("%s is not a model that charlm wrote: %s", path, error);
     if (rnn.config.bidirectional) fail("%s: a network that reads backwards cannot foretell", path);
     if (rnn.config.arch == SRU_ARCH_SRUPP) {
         rnn.config.causal = 1;
         if (window) rnn.config.window = window;
         if (!rnn.config.window) fail("%s does not say how far it sees: give a --window", path);
-    }
+    } else if (window) fail("%s is an SRU: a --window is for SRU++", path);
     net = new_network(ctx, &rnn.config);
     own_tensors(&net, own);
     if (sru_load_bytes(&net.rnn, net.here.stack, file, size, "rnn.", error))
@@ -609,7 +610,7 @@ static void train(const sru_context *ctx, const options *o)
     t = new_trainer(ctx, o);
     new_work(&t);
     t.curve = fopen(csv, "w");          /* a folder that cannot be written is noticed here */
-    if (!t.curve) fail("%s cannot be written: %s", csv, strerror(errno));
+    if (!t.curve) fail("%s, of the loss, cannot be written: %s", csv, strerror(errno));
     fputs("seconds,characters,training,validation\n", t.curve);
 
     printf("%zu parameters, %zu characters, %s\n", t.net.n, text.trains, t.op->name);
@@ -695,7 +696,7 @@ static const char help[] =
 "       --help                 print this\n";
 
 typedef struct option {
-    const char  *name, *commands;       /* t: train takes it, e: eval, s: sample */
+    const char  *name, *commands;       /* t: train takes it, +: of SRU++; e: eval, s: sample */
     const char **word;                  /* NULL: it is a number */
     double      *number, least, most;
     int          whole;
@@ -723,9 +724,9 @@ static void read_options(options *o, int argc, char **argv)
         { "--steps",       "t",   NULL, &o->steps,       1,    1e9,  1 },
         { "--hidden",      "t",   NULL, &o->hidden,      1,    1e5,  1 },
         { "--layers",      "t",   NULL, &o->layers,      1,    SRU_MAX_LAYERS, 1 },
-        { "--projection",  "t",   NULL, &o->projection,  1,    1e5,  1 },
-        { "--attention",   "t",   NULL, &o->attention,   0,    SRU_MAX_LAYERS, 1 },
-        { "--window",      "tes", NULL, &o->window,      1,    1e6,  1 },
+        { "--projection",  "t+",  NULL, &o->projection,  1,    1e5,  1 },
+        { "--attention",   "t+",  NULL, &o->attention,   0,    SRU_MAX_LAYERS, 1 },
+        { "--window",      "t+es", NULL, &o->window,      1,    1e6,  1 },
         { "--batch",       "t",   NULL, &o->batch,       1,    1e5,  1 },
         { "--length",      "ts",  NULL, &o->length,      1,    1e9,  1 },
         { "--dropout",     "t",   NULL, &o->dropout,     0,    0.99, 0 },
@@ -735,6 +736,7 @@ static void read_options(options *o, int argc, char **argv)
         { "--threads",     "tes", NULL, &o->threads,     0,    1e3,  1 }
     };
     const size_t count = sizeof list/sizeof *list;
+    const char *plus = NULL;
     size_t j;
     int i;
     for (i = 2; i < argc; i++) {
@@ -748,6 +750,7 @@ static void read_options(options *o, int argc, char **argv)
             for (j = 0; j < count && strcmp(argv[i], list[j].name); j++) {}
             if (j == count || !strchr(list[j].commands, *o->command))
                 fail("%s does not take '%s': see --help", o->command, argv[i]);
+            if (strchr(list[j].commands, '+') && *o->command == 't') plus = list[j].name;
             if (++i == argc) fail("%s needs a value", list[j].name);
             if (list[j].word) *list[j].word = argv[i];
             else *list[j].number = read_number(&list[j], argv[i]);
@@ -758,6 +761,7 @@ static void read_options(options *o, int argc, char **argv)
              *o->command == 't' ? "a FILE" : *o->command == 's' ? "a MODEL" : "a MODEL and a FILE");
     if (strcmp(o->arch, "sru") && strcmp(o->arch, "srupp"))
         fail("--arch needs sru or srupp, not '%s'", o->arch);
+    if (plus && strcmp(o->arch, "srupp")) fail("%s is for --arch srupp", plus);
     for (i = SRU_F32; types[i] && strcmp(o->type, types[i]); i++) {}
     if (!types[i]) fail("--type needs f32, bf16, q8 or, on a GPU, f16, not '%s'", o->type);
     if (*o->command == 't' && i > SRU_BF16) fail("train needs --type f32 or bf16");

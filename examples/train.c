@@ -29,11 +29,11 @@ int main(int argc, char **argv)
     if (!strcmp(text, "--help")) return puts("train [TEXT [MODEL.safetensors, to write]]"), 0;
 
     FILE *f = fopen(text, "rb");
-    if (!f || fseek(f, 0, SEEK_END)) return fprintf(stderr, "%s cannot be read\n", text), 1;
+    if (!f || fseek(f, 0, SEEK_END)) return perror(text), 1;
     const long stream = ftell(f) / B;
     if (stream <= T) return fprintf(stderr, "%s is too short\n", text), 1;
     FILE *out = path ? fopen(path, "ab") : NULL;        /* which leaves an old model as it is */
-    if (path && (!out || fclose(out))) return fprintf(stderr, "%s cannot be written\n", path), 1;
+    if (path && (!out || fclose(out))) return perror(path), 1;
 
     sru_model rnn = { .config = { .input_size = D, .hidden_size = D, .num_layers = 2,
                                   .highway_bias = -1, .dropout = .05f }, .vocab_size = V };
@@ -76,7 +76,7 @@ int main(int argc, char **argv)
             op->linear_backward(&ctx, dh, g->output, g->bias, y, h, p->output, 0, ROWS, V, D) ||
             sru_backward       (&ctx, &rnn, &io)) return fprintf(stderr, "%s\n", error), 1;
 
-        ctx.step++;                 /* to accumulate gradients, continue here, and count updates */
+        ctx.step++;                 /* to add up gradients, `continue` here; then count updates */
         if (op->norm (&ctx, &norm, g->embedding, bytes / 4) ||
             op->adamw(&ctx, p->embedding, m, v, g->embedding, norm > 1 ? (float)(1 / norm) : 1,
                       3e-3f, .9f, .99f, 1e-8f, .01f, ctx.step, bytes / 4))

@@ -237,6 +237,11 @@ refuses "--window needs .*'0'"      train text --arch srupp --window 0
 refuses "--projection needs"        train text --arch srupp --projection 0
 refuses "--attention needs"         train text --arch srupp --attention -1
 refuses "--arch needs sru"          train text --arch lstm
+refuses "--window is for --arch"    train text --window 9
+refuses "--projection is for"       train text --projection 8 --hidden 8
+refuses "--attention is for"        train text --attention 1
+refuses "is an SRU"                 eval one.safetensors text --window 9
+refuses "not a model that charlm"   eval text text
 refuses "--type needs .*'f64'"      eval one.safetensors text --type f64
 refuses "needs --cuda"              sample one.safetensors --type f16
 refuses "train needs --type"        train text --type q8

@@ -129,6 +129,7 @@ refused build/pack examples/rnn.safetensors q4
 unwritten build/pack examples/rnn.safetensors q8
 
 check "teach" build/teach
+check "teach says so" grep "they agree" $dir/before.txt
 check "audio" build/audio
 refused build/teach nonsense
 refused build/audio nonsense

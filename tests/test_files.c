@@ -2250,6 +2250,123 @@ static void test_same_results(void)
     unlink(path);
 }
 
+/* A training that may stop: all that it goes on from. */
+typedef struct training {
+    sru_model m;
+    float    *p, *moments, *state, *step;   /* (n) (2,n) (B,S) (1) */
+    size_t    n, states;
+} training;
+
+enum { TRAINED_T = 6, TRAINED_B = 2 };
+
+static training new_training(const sru_config *f)
+{
+    training t;
+    sru_sizes size;
+    memset(&t, 0, sizeof t);
+    t.m = initial(f, 1);
+    t.p = (float *)(uintptr_t)t.m.weights;
+    CHECK(!sru_size(&size, NULL, &t.m, TRAINED_T, TRAINED_B), "a training");
+    t.n = size.weights/sizeof(float);
+    t.states = TRAINED_B*size.state;
+    t.moments = test_floats(2*t.n);
+    t.state = test_floats(t.states);
+    t.step = test_floats(1);
+    return t;
+}
+
+static void end_training(training *t)
+{
+    free(t->p);
+    free(t->moments);
+    free(t->state);
+    free(t->step);
+}
+
+static void own_of_training(const training *t, sru_tensor own[3])
+{
+    const sru_tensor list[3] = {
+        { "moments", { 2, t->n },   t->moments, 0, 0 },
+        { "state",   { t->states }, t->state,   0, 0 },
+        { "step",    { 1 },         t->step,    0, 0 }
+    };
+    memcpy(own, list, sizeof list);
+}
+
+static void go_on(training *t, int updates)
+{
+    const size_t rows = TRAINED_T*TRAINED_B, N = width_of(&t->m.config);
+    float *x = test_floats(rows*(size_t)t->m.config.input_size), *h = test_floats(rows*N);
+    float *g = test_floats(t->n);
+    sru_context ctx;
+    sru_sizes size;
+    sru_io io;
+    memset(&ctx, 0, sizeof ctx);
+    memset(&io, 0, sizeof io);
+    CHECK(!sru_size(&size, &ctx, &t->m, TRAINED_T, TRAINED_B), "a training");
+    test_random_state = 1;
+    test_fill(x, rows*(size_t)t->m.config.input_size, 1);
+    io.T = TRAINED_T;
+    io.B = TRAINED_B;
+    io.x = x;
+    io.h = h;
+    io.dh = h;
+    io.state = t->state;
+    io.tape = test_alloc(size.tape);
+    io.grads = g;
+    for (ctx.step = (uint64_t)*t->step; updates-- > 0; *t->step = (float)++ctx.step) {
+        CHECK(!sru_forward(&ctx, &t->m, &io), "a training");
+        CHECK(!sru_backward(&ctx, &t->m, &io), "a training");
+        CHECK(!sru_cpu()->adamw(&ctx, t->p, t->moments, t->moments + t->n, g, 1, 0.01f, 0.9f,
+                                0.99f, 1e-8f, 0.1f, ctx.step + 1, t->n), "a training");
+    }
+    free(x);
+    free(h);
+    free(g);
+    free(io.tape);
+}
+
+/* A training that is saved, read and goes on ends in the same bits as one without a pause. */
+static void test_training_goes_on(void)
+{
+    const char *path = path_of("training.safetensors");
+    training whole, first, second;
+    char error[SRU_ERROR_SIZE] = "";
+    sru_tensor own[3];
+    sru_config f;
+    st_bytes file;
+    int i;
+    memset(&f, 0, sizeof f);
+    f.input_size = 4;
+    f.hidden_size = 6;
+    f.layer_norm = 1;
+    f.dropout = f.rnn_dropout = f.layer_dropout = 0.25f;
+    whole = new_training(&f);
+    first = new_training(&f);
+    second = new_training(&f);
+    memcpy(first.p, whole.p, whole.n*sizeof(float));
+    go_on(&whole, 5);
+    go_on(&first, 2);
+    CHECK(memcmp(first.p, whole.p, whole.n*sizeof(float)), "three updates change nothing");
+    own_of_training(&first, own);
+    CHECK(!sru_save(path, &first.m, "rnn.", own, 3, error), "%s", error);
+    file = contents(path);
+    memset(&second.m, 0, sizeof second.m);
+    CHECK(!sru_load_bytes(&second.m, second.p, file.p, file.n, "rnn.", error), "%s", error);
+    own_of_training(&second, own);
+    for (i = 0; i < 3; i++)
+        CHECK(!sru_read_tensor(&own[i], file.p, file.n, error), "%s", error);
+    go_on(&second, 3);
+    CHECK(!memcmp(second.p, whole.p, whole.n*sizeof(float)), "weights go on with other bits");
+    CHECK(!memcmp(second.moments, whole.moments, 2*whole.n*sizeof(float)), "moments do");
+    CHECK(!memcmp(second.state, whole.state, whole.states*sizeof(float)), "a state does");
+    free(file.p);
+    end_training(&whole);
+    end_training(&first);
+    end_training(&second);
+    unlink(path);
+}
+
 /* The same projection in all layers is a number, however it was given; of arguments that exclude
    each other one is written; and what attention_last_n_layers means below -1. */
 static void test_written_config(void)
@@ -2892,6 +3009,7 @@ int main(int argc, char **argv)
     test_types_of_weights();
     test_round_trips();
     test_same_results();
+    test_training_goes_on();
     test_written_config();
     test_own_tensors();
     test_own_tensor_transposed();
