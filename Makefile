@@ -12,7 +12,7 @@ COMPILE = $(CC) -std=c99 -Wall -Wextra -Wpedantic $(OPENMP) $(CFLAGS)
 
 EXAMPLES = $(patsubst examples/%.c, build/%, $(wildcard examples/*.c))
 TESTS    = $(patsubst tests/%.c, build/%, $(wildcard tests/test_*.c tests/fuzz_*.c))
-CUDA     = test_cuda test_golden_cuda bench_cuda charlm_cuda
+CUDA     = test_cuda test_golden_cuda charlm_cuda bench_cuda roofline_cuda
 all: $(EXAMPLES) $(TESTS) build/bench  ## build the examples, tests and benchmarks: the default
 
 run: build/charlm     ## train a language model on FILE=sru.h, SECONDS=60 or until Ctrl-C; sample it
@@ -47,7 +47,7 @@ test-cuda: cuda       ## run the GPU's tests on a GPU; make test runs them witho
 	build/test_golden_cuda --cuda
 
 bench-cuda: cuda      ## measure on a GPU, beside cuDNN and the reference in PyTorch
-	build/bench_cuda
+	build/bench_cuda && build/roofline_cuda
 	python3 bench/peers_cuda.py
 
 test-pytorch:         ## compare with the reference in PyTorch, which it installs first
@@ -88,9 +88,9 @@ build/sru_cuda.o: sru_cuda.cu sru.h | build
 build/%_cuda.o: %.c sru.h | build
 	$(COMPILE) -DSRU_CUDA -c $< -o $@
 build/test_cuda: tests/test_cuda.cpp build/sru.o
-build/bench_cuda: bench/bench_cuda.cpp build/sru.o
+build/roofline_cuda: bench/roofline.cpp build/sru.o
 build/test_golden_cuda: build/test_golden_cuda.o build/sru.o
-build/charlm_cuda: build/charlm_cuda.o
+build/charlm_cuda build/bench_cuda: build/%: build/%.o
 $(CUDA:%=build/%): build/sru_cuda.o
 	$(NVCC) $^ $(OPENMP:%=-Xcompiler %) -lcublas -o $@
 

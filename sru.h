@@ -40,11 +40,13 @@
                and frees its own.
    Threads     may share a model, for it is const; not a state or scratch memory. Nothing is global.
                Built with -fopenmp, a call uses as many threads as its context says.
-   Results     of CPUs, on one machine and build, are the same bits for any number of threads, any
-               other sequences in the batch, and any division of a sequence into calls, unless a
-               network is bidirectional, or attends without a window; of GPUs, for the same calls.
+   Results     of CPUs, from finite numbers on one machine and build, are the same bits for any
+               number of threads, any other sequences in the batch, and any division of a sequence
+               into calls, unless a network is bidirectional, or attends without a window; of GPUs,
+               for the same calls.
    Denormals   numbers below 1.2e-38 count as 0, on most processors.
-   Errors      are returned. Nothing prints, exits or aborts.
+   Errors      are returned. Nothing prints, exits or aborts. What a call was to write (outputs,
+               state, gradients) counts for nothing after SRU_ENOMEM or SRU_EDEVICE.
 
    OPTIONS, defined before sru.h is included (all files alike)
    SRU_IMPLEMENTATION   the code too, in one file
@@ -216,8 +218,9 @@ typedef struct sru_io {
                                        be attended to, in place of rings; or NULL, as may be each.
                                        width: I of layer 0, unless proj_input_to_hidden_first; N */
     const uint8_t *memory_mask_pad; /* (M,B) 1: nobody attends to it; or NULL */
-    const float   *attn_mask;       /* (T,M+T) added to the scores, -inf hides; or NULL. Each layer
-                                       that attends must have memory then, or M be 0 */
+    const float   *attn_mask;       /* (T,M+T) added to the scores; -inf, and what makes them less
+                                       than -1e30, hides; or NULL. Each layer that attends must have
+                                       memory then, or M be 0 */
     float *const  *saved;           /* L pointers to (T,B,width): out, the inputs of each layer, for
                                        the memory of a later call; or NULL, as may be each */
 
@@ -236,7 +239,7 @@ typedef struct sru_io {
     const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise where layer_dropout is not 0 */
 
     const float   *dh;              /* (T,B,N)   From here on: backward */
-    float         *dx;              /* (T,B,I) out; NULL: not wanted */
+    float         *dx;              /* (T,B,I) out, if there is x; NULL: not wanted */
     float         *dembedding;      /* (V,I) added to; NULL: not wanted */
     float         *dstate;          /* (B,S) in: of the state after, out: of the state before; NULL:
                                        0 and not wanted, that is truncated back-propagation */
@@ -283,8 +286,9 @@ typedef struct sru_tensor {
 } sru_tensor;
 
 /* The network in a file, as one block, to be released with SRU_FREE, which is free. NULL: failed.
-   Its names may stand behind a prefix such as "encoder.", of up to 80 bytes; what is not behind it
-   is left alone. Of two networks in a file, sru_load_bytes() loads either. */
+   (float *)m->weights of SRU_PLAIN may be changed, as training does. Its names may stand behind a
+   prefix such as "encoder.", of up to 80 bytes; what is not behind it is left alone. Of two
+   networks in a file, sru_load_bytes() loads either. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 #endif
@@ -292,7 +296,7 @@ SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 /* The same from a file in memory, in the form m->type. weights NULL: m->config only, for
    sru_size(). If m->config.input_size is not 0 beforehand, it counts in place of the file's
    metadata, and the tensors must agree with it: clear m before another file. prefix: with its '.',
-   or ""; NULL: the only one before "rnn_lst.". */
+   or ""; NULL: the only one before "rnn_lst.". m and weights are left alone if it fails. */
 SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, size_t size,
                                  const char *prefix, char *error);
 
@@ -308,11 +312,12 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 /* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
    its embedding is. prefix: NULL, "", or up to 80 bytes, the last of them '.'. The file is at first
    path.sru_save, so that an older one stays whole until it is complete; then it takes the place of
-   what is at path, be it a link. So no two calls may save to one path at a time. Names are UTF-8.
-   Beside tensors of your own it needs a prefix, or sru_load() takes them for its own, and refuses
-   the file. What the reference has no arguments for stands beside config in the metadata, for
-   sru_load() alone: layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1,
-   rnn_dropout. A network of different projection_sizes loads there only as SRU of 3.0-dev. */
+   what is at path, be it a link or a device. So no two calls may save to one path at a time. Names
+   are UTF-8. Those of your own tensors must not begin with the prefix: what stands behind it and is
+   not the network's would be refused when it is loaded. What the reference has no arguments for
+   stands beside config in the metadata, for sru_load() alone: layer_dropout, causal, window; of
+   SRU++ also use_tanh, no_skip_term, v1, rnn_dropout. A network of different projection_sizes loads
+   there only as SRU of 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
                            const sru_tensor *own, int n, char *error);
@@ -782,6 +787,12 @@ static void *sru__take(sru_context *c, size_t count, size_t size)
 static float *sru__take_floats(sru_context *c, size_t count)
 {
     return (float *)sru__take(c, count, sizeof(float));
+}
+
+/* So many floats for each of the threads. */
+static float *sru__take_each(sru_context *c, int threads, size_t count)
+{
+    return (float *)sru__take(c, count, (size_t)threads * sizeof(float));
 }
 
 static sru_status sru__no_memory(const sru_context *c)
@@ -1384,7 +1395,7 @@ static void sru__pack(void *packed, sru_type type, const sru__source *from, size
             if (type == SRU_Q8) {
                 for (p = 0; p < k; p++) {
                     const float x = sru__value(from, row + i + j, p), a = x < 0 ? -x : x;
-                    if (a > most) most = a;
+                    if (!(a <= most) && most == most) most = a;     /* NaN stays NaN */
                 }
                 scale = most / 127;
                 memcpy(lane, &scale, 4);
@@ -1414,6 +1425,10 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
     if (ctx && ctx->measure) packed = NULL;
     if (packed && n && k && !w) {
         sru__say(sru__error(ctx), "pack: w must not be NULL");
+        return 0;
+    }
+    if (!sru__fits(4 * ((float)n + SRU__PANEL) * ((float)k + SRU__PANEL))) {
+        sru__say(sru__error(ctx), "pack: the sizes %u and %u are too large", n, k);
         return 0;
     }
     if (type == SRU_PLAIN) {
@@ -2240,7 +2255,7 @@ static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const
     if (s->bidirectional && s->N % 2)
         return SRU__FAIL(c, SRU_EINVAL, "%s: N is %u, but bidirectional wants it even", name, s->N);
     if (s->N > SIZE_MAX / 64 || s->A > SIZE_MAX / 64
-        || !sru__fits(4.0f * (float)(s->T + 1) * (float)s->B * (float)most)
+        || !sru__fits(4.0f * ((float)s->T + 1) * (float)s->B * (float)most)
         || !sru__fits(4.0f * (float)s->K * (float)s->N * (float)s->A))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, N %u, A %u are too large", name, s->T,
                          s->B, s->N, s->A);
@@ -2352,8 +2367,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
         r.copy = in_place ? sru__take_floats(c, rows * s->A) : NULL;
-        r.u = sru__take_floats(c, (size_t)threads * r.u_size);
-        r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
+        r.u = sru__take_each(c, threads, r.u_size);
+        r.scratch = sru__take_each(c, threads, r.scratch_size);
         if ((in_place && !r.copy) || !r.u || !r.scratch) return sru__no_memory(c);
     }
     if (c->measure) return SRU_OK;
@@ -2971,7 +2986,7 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     sru__attend_run r;
     sru_status status = sru__attention_check(c, s, "attention_forward");
     size_t all;
-    int threads;
+    int threads, shared;
     if (status) return status;
     if (!s->T || !s->B) return SRU_OK;
     if (!s->o) return SRU__FAIL(c, SRU_EINVAL, "attention_forward: o must not be NULL");
@@ -2980,12 +2995,16 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     threads = sru__threads(c, 4.0 * (double)sru__max(s->T, 16) * (double)s->B * (double)s->P
                               * (double)sru__max(64, s->window ? s->window : r.S));
     r.scratch_size = sru__attend_scratch(r.hd);
-    r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
+    r.scratch = sru__take_each(c, threads, r.scratch_size);
     r.keys = sru__take_floats(c, s->ring ? 0 : sru__min(sru__max(all, 2), (size_t)threads)
                                                * r.blocks * r.block);
     r.threads = s->ring && 2 * all <= (size_t)threads ? threads : 1;
-    r.scores = sru__take_floats(c, r.threads > 1 ? sru__ring_blocks(s->window) * SRU__KEYS
-                                                   * sru__min(SRU__KEYS, s->T) : 0);
+    /* threads share a ring where there are few: so few sequences need more memory than many, and
+       what is measured is enough for fewer */
+    shared = c->measure ? s->ring && 2 * (size_t)s->H <= (size_t)sru__threads(c, 1e30)
+                        : r.threads > 1;
+    r.scores = sru__take_floats(c, shared ? sru__ring_blocks(s->window) * SRU__KEYS
+                                            * sru__min(SRU__KEYS, s->T) : 0);
     if (!r.scratch || !r.keys || !r.scores) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if (s->ring) {
@@ -3195,7 +3214,7 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     r.parts = sru__min(4, r.blocks);
     threads = (int)sru__min((size_t)threads, all * r.parts);
     r.scratch_size = sru__attend_backward_scratch(s->T, r.hd);
-    r.scratch = sru__take_floats(c, (size_t)threads * r.scratch_size);
+    r.scratch = sru__take_each(c, threads, r.scratch_size);
     /* dq of all heads, if that is not much; else of one for each thread, at a time */
     one = r.parts * r.tasks * SRU__KEYS * r.wide;
     floats = sru__min(all * one, sru__max(SRU__CACHE, (size_t)threads * one));
@@ -5600,9 +5619,11 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     for (j = sru__header(&file); f.arch == SRU_ARCH_SRU && sru__next(&j, &file, &e, NULL, NULL);)
         if (!strncmp(e.name, name, strlen(name))) f.arch = SRU_ARCH_SRU3;
     if (sru__check_config(&f, error)) return m->config.input_size ? SRU_EINVAL : SRU_EFILE;
+    status = sru__load_tensors(&file, prefix, &f, m->type, NULL);
+    if (status) return status;
     if (weights && m->type != SRU_PLAIN)        /* between tensors too: the same bytes each time */
         memset(weights, 0, sru__weight_bytes(&f, m->type));
-    status = sru__load_tensors(&file, prefix, &f, m->type, weights);
+    if (weights) status = sru__load_tensors(&file, prefix, &f, m->type, weights);
     if (status) return status;
     m->config = f;
     if (weights) m->weights = weights;
@@ -5940,13 +5961,14 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
             || sru__tensor_count(&t) > SIZE_MAX / 64 || !strcmp(t.name, "__metadata__"))
             return sru__say(error, "sru_save: own tensor %u has no name, no data, or is too large",
                             (size_t)k), SRU_EINVAL;
+        if (!strncmp(t.name, prefix, strlen(prefix)))
+            return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's prefix:"
+                            " give the network another", t.name, prefix), SRU_EINVAL;
         if ((t.interleave || t.transpose) && !sru__ordered_rows(&t))
             return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t.name),
                    SRU_EINVAL;
         twice = sru__is_among(own, k, t.name);
     }
-    for (k = 0; !twice && sru__saved_tensor(&t, m, prefix, k, NULL, 0, &scale); k++)
-        twice = sru__is_among(own, n, t.name);
     if (twice) return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
 
     i = strlen(path);

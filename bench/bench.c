@@ -1,5 +1,5 @@
 /* How fast the operators and networks are: see --help. Times are medians over as many calls as fit
-   into the time given. */
+   into the time given. Built with SRU_CUDA, it is build/bench_cuda: the same on the GPU. */
 #define _POSIX_C_SOURCE 200112L         /* clock_gettime, setenv, popen */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
@@ -25,11 +25,18 @@ static const char *const help =
     "  srupp T B D P L          inference of SRU++; --heads H; --train: forward and backward;\n"
     "                           --window W: through rings, which --after N calls have filled\n"
     "\n"
+#ifdef SRU_CUDA
+    "  --threads N, --isa cuda  of no effect on a GPU\n"
+    "  --type NAME              of packed weights, of linear, layer, stream and srupp, and of\n"
+    "                           what products multiply, also in training and in attention:\n"
+    "                           f32 (default), tf32, bf16, f16\n"
+#else
     "  --threads N              default: as many as OpenMP offers; the set runs on 1 too\n"
     "  --isa NAME               scalar, sse2, avx2, avx512, neon ... default: the best here\n"
     "  --type NAME              of packed weights, of linear, layer, stream and srupp:\n"
     "                           f32 (default), bf16, q8; in training bf16: its products of\n"
     "                           bfloat16, where the machine multiplies these, else of floats\n"
+#endif
     "  --seconds N              for each case, default 1\n"
     "  --json                   one object a line: case, with its options, threads, isa,\n"
     "                           ns (median of a call), ns_min, gflops (of the products) or\n"
@@ -43,12 +50,27 @@ static const char *const set[] = {
 };
 enum { SET = sizeof set / sizeof *set };
 
+static const struct {
+    const char *name;
+    sru_type    type;
+    char        letter;                 /* of option.given */
+    int         math;                   /* sru_cuda_math */
+} types[] = {
+    { "f32",  SRU_F32,  't', 0 }, { "bf16", SRU_BF16, 't', 2 },
+#ifdef SRU_CUDA
+    { "tf32", SRU_F32,  't', 1 }, { "f16",  SRU_F16,  't', 3 }
+#else
+    { "q8",   SRU_Q8,   'q', 0 }
+#endif
+};
+enum { TYPES = sizeof types / sizeof *types };
+
 static struct {
     double seconds;
-    int threads, json, heads, train, window, after;
+    int threads, json, heads, train, window, after, math;
     sru_type type;
     char given[8], words[128];          /* those that not all cases take: letters, and in full */
-} option = { 1, 0, 0, 1, 0, 0, 0, SRU_F32, "", "" };
+} option = { 1, 0, 0, 1, 0, 0, 0, 0, SRU_F32, "", "" };
 
 static void fail(const char *sentence)
 {
@@ -62,6 +84,38 @@ static int finish(void)
     if (fflush(stdout) || ferror(stdout)) fail("what it prints cannot be written");
     return 0;
 }
+
+/* ---- what is measured ------------------------------------------------------------------------ */
+
+#ifdef SRU_CUDA
+enum { SHORTEST = 1000000 };            /* ns between two looks at the clock */
+
+static const sru_backend *operators(int training)
+{
+    static const sru_backend *op;
+    static char error[SRU_ERROR_SIZE];
+    (void)training;
+    if (!op) op = sru_cuda_open(NULL, (sru_cuda_math)option.math, error);
+    if (!op) fail(error);
+    return op;
+}
+
+/* Until all that was called is done: `array` of the GPU is read. */
+static void wait_for(const sru_backend *op, const void *array)
+{
+    char byte;
+    if (op->copy(NULL, &byte, array, 1)) fail("the GPU failed");
+}
+#else
+enum { SHORTEST = 20000 };
+
+static const sru_backend *operators(int training)
+{
+    return training && option.type == SRU_BF16 ? sru_cpu_bf16() : sru_cpu();
+}
+
+static void wait_for(const sru_backend *op, const void *array) { (void)op, (void)array; }
+#endif
 
 /* ---- one case -------------------------------------------------------------------------------- */
 
@@ -84,21 +138,37 @@ static size_t taken_count, taken_bytes;
 
 static void *take(size_t bytes)
 {
-    void *p = taken_count < 64 ? sru_cpu()->alloc(NULL, bytes ? bytes : 1) : NULL;
+    void *p = taken_count < 64 ? operators(0)->alloc(NULL, bytes ? bytes : 1) : NULL;
     if (!p) fail("no memory");
     taken_bytes += bytes;
     return taken[taken_count++] = p;
 }
 
+static void *allocate(size_t bytes)                     /* not where it is computed with */
+{
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p) fail("no memory");
+    return p;
+}
+
+/* What was made here goes to where it is computed with. */
+static void *send(void *here, size_t bytes)
+{
+    void *p = take(bytes);
+    if (operators(0)->copy(NULL, p, here, bytes)) fail("what is computed with cannot be copied");
+    free(here);
+    return p;
+}
+
 static float *take_random(size_t n, float scale)        /* uniform between -scale and scale */
 {
     static uint32_t random = 1;
-    float *p = (float *)take(n * sizeof *p);
+    float *p = (float *)allocate(n * sizeof *p);
     for (size_t i = 0; i < n; i++) {
         random = random * 1664525u + 1013904223u;
         p[i] = scale * ((float)(random >> 8) / 8388608.f - 1);
     }
-    return p;
+    return (float *)send(p, n * sizeof *p);
 }
 
 static sru_status call_linear(bench *c)
@@ -189,13 +259,15 @@ static void make_network(bench *c, sru_config config, size_t T, size_t B, int tr
     const size_t D = (size_t)config.hidden_size;
     sru_model plain;
     sru_sizes n;
+    float *weights;
     memset(&plain, 0, sizeof plain);
     plain.config = config;
-    if (training && option.type == SRU_Q8) fail("training takes --type f32 or bf16");
-    if (training && option.type == SRU_BF16) c->ctx.op = sru_cpu_bf16();
+    if (training && option.type == SRU_Q8) fail("training takes no --type q8");
+    c->ctx.op = operators(training);
     if (sru_size(&n, &c->ctx, &plain, T, B)) fail(c->ctx.error);
-    plain.weights = take(n.weights);
-    if (sru_init((float *)plain.weights, &plain.config, 1)) fail("sru_init() failed");
+    weights = (float *)allocate(n.weights);
+    if (sru_init(weights, &plain.config, 1)) fail("sru_init() failed");
+    plain.weights = send(weights, n.weights);
     c->model = plain;
     if (training) {
         c->io.tape  = take(n.tape);
@@ -257,10 +329,10 @@ typedef struct kind {
 } kind;
 
 static const kind kinds[] = {
-    { "linear", "t", 3, make_linear }, { "scan", "", 3, make_scan },
-    { "layer", "t", 4, make_layer }, { "train", "t", 4, make_train },
-    { "stream", "t", 2, make_stream }, { "layernorm", "", 2, make_layernorm },
-    { "attention", "", 4, make_attention }, { "srupp", "thrwa", 5, make_srupp }
+    { "linear", "tq", 3, make_linear }, { "scan", "", 3, make_scan },
+    { "layer", "tq", 4, make_layer }, { "train", "t", 4, make_train },
+    { "stream", "tq", 2, make_stream }, { "layernorm", "", 2, make_layernorm },
+    { "attention", "", 4, make_attention }, { "srupp", "tqhrwa", 5, make_srupp }
 };
 
 /* text: the case with its sizes, "linear 1024 1536 512" */
@@ -306,7 +378,8 @@ static void measure(bench *c, double ns[2])
         start = now();
         for (int i = 0; i < together; i++)
             if (c->call(c)) fail(c->ctx.error);
-        if (now() - start > 2e4 || together > 1000000) break;
+        wait_for(c->ctx.op, *taken);
+        if (now() - start > SHORTEST || together > 1000000) break;
         together *= 2;
     }
     /* threads may begin on one processor: the system takes a tenth of a second to part them */
@@ -316,6 +389,7 @@ static void measure(bench *c, double ns[2])
     do {
         start = now();
         for (int i = 0; i < together; i++) c->call(c);
+        wait_for(c->ctx.op, *taken);
         sample[n++] = (now() - start) / together;
     } while (n < MOST && (now() < end || n < 3));
     qsort(sample, (size_t)n, sizeof *sample, ascending);
@@ -325,7 +399,7 @@ static void measure(bench *c, double ns[2])
 
 static int offered_threads(void)
 {
-#ifdef _OPENMP
+#if defined(_OPENMP) && !defined(SRU_CUDA)
     return omp_get_max_threads();
 #else
     return 1;
@@ -359,7 +433,7 @@ static double run(const char *text, int threads)
     if (!takes_options(k)) fail("this case does not take such an option: see --help");
     snprintf(label, sizeof label, "%s%s", text, option.words);
     memset(&c, 0, sizeof c);
-    c.ctx.op = sru_cpu();
+    c.ctx.op = operators(0);
     c.ctx.threads = threads ? threads : offered_threads();
     c.ctx.error = error;
     k->make(&c, dim);
@@ -405,7 +479,8 @@ static void draw(const char *program, double rates[2][SET], const int threads[2]
         fprintf(gnuplot, "set terminal svg size 900,500 background 'white'\nset output '%s.svg'\n"
                 "set title 'sru.h, %s'\nset ylabel 'GFLOP a second; scan and layernorm: GB'\n"
                 "set style data histograms\nset style fill solid 0.8\nset grid y\n"
-                "set xtics rotate by 40 right nomirror\nplot [][0:]", program, sru_cpu()->name);
+                "set xtics rotate by 40 right nomirror\nplot [][0:]", program,
+                operators(0)->name);
         for (int k = 0; k < 2; k++)
             if (threads[k])
                 fprintf(gnuplot, " '-' using 2:xtic(1) title '%d thread%s',", threads[k],
@@ -428,8 +503,8 @@ static double number(const char *name, const char *text, double low, double high
     char *end;
     const double x = text ? strtod(text, &end) : 0;
     if (!text || !*text || *end || !(x >= low && x <= high) || (whole && x != (double)(int)x)) {
-        fprintf(stderr, "bench: %s needs a %snumber from %g to %g\n", name, whole ? "whole " : "",
-                low, high);
+        fprintf(stderr, "bench: %s needs a %snumber from %.10g to %.10g\n", name,
+                whole ? "whole " : "", low, high);
         exit(1);
     }
     return x;
@@ -445,20 +520,24 @@ static void add(char line[128], const char *word)
 static void set_isa(const char *name)
 {
     if (!name) fail("--isa needs a name");
-#ifdef _WIN32
+#ifdef SRU_CUDA
+    if (strcmp(name, "cuda")) fail("this program measures the GPU");
+#elif defined(_WIN32)
     _putenv_s("SRU_ISA", name);
 #else
     setenv("SRU_ISA", name, 1);
 #endif
-    if (strcmp(sru_cpu()->name, name)) fail("this machine or build has no such instruction set");
+    if (strcmp(operators(0)->name, name)) fail("this machine or build has no such instruction set");
 }
 
-static void set_type(const char *name)
+static char set_type(const char *name)
 {
-    if (name && !strcmp(name, "f32")) option.type = SRU_F32;
-    else if (name && !strcmp(name, "bf16")) option.type = SRU_BF16;
-    else if (name && !strcmp(name, "q8")) option.type = SRU_Q8;
-    else fail("--type is f32, bf16 or q8");
+    int i = 0;
+    while (i < TYPES && name && strcmp(types[i].name, name)) i++;
+    if (i == TYPES || !name) fail("--type has another name: see --help");
+    option.type = types[i].type;
+    option.math = types[i].math;
+    return types[i].letter;
 }
 
 int main(int argc, char **argv)
@@ -477,7 +556,7 @@ int main(int argc, char **argv)
             option.threads = (int)number(name, argv[++i], 1, 1024, 1);
         else if (!strcmp(name, "--seconds"))
             option.seconds = number(name, argv[++i], 0, 1e5, 0);
-        else if (!strcmp(name, "--type")) letter = 't', set_type(argv[++i]);
+        else if (!strcmp(name, "--type")) letter = set_type(argv[++i]);
         else if (!strcmp(name, "--heads"))
             letter = 'h', option.heads = (int)number(name, argv[++i], 1, 1024, 1);
         else if (!strcmp(name, "--window"))

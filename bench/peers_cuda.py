@@ -19,9 +19,10 @@ MODES = ("float32", "TF32", "bfloat16", "float16")
 
 
 def ours(shape, seconds):
-    """Microseconds of each case of build/bench_cuda, by its name, what it does, its mode and
+    """Microseconds of each case of build/roofline_cuda, by its name, what it does, its mode and
     whether arrays are stored so."""
-    command = [os.path.join(HERE, "..", "build", "bench_cuda"), "--json", "--seconds", str(seconds)]
+    program = os.path.join(HERE, "..", "build", "roofline_cuda")
+    command = [program, "--json", "--seconds", str(seconds)]
     out = subprocess.run(command + [str(n) for n in shape], check=True, capture_output=True,
                          text=True).stdout
     cases = [json.loads(line) for line in out.splitlines()]

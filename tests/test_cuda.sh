@@ -76,14 +76,30 @@ for arch in sru 'srupp --projection 6 --window 7'; do
     count $? "charlm --arch $arch: it writes something else on the GPU"
 done
 
-# ---- the benchmark goes through ------------------------------------------------------------------
+# ---- the benchmarks go through -------------------------------------------------------------------
 
-compile bench/bench_cuda.cpp bench.o
-link bench_cuda $dir/bench.o $dir/sru_cuda.o $dir/sru.o
-timeout 100 $dir/bench_cuda 3 2 16 --seconds 0.001 --json > $dir/log.txt 2>&1
-count $? 'bench_cuda'
+compile bench/roofline.cpp roofline.o
+link roofline $dir/roofline.o $dir/sru_cuda.o $dir/sru.o
+timeout 100 $dir/roofline 3 2 16 --seconds 0.001 --json > $dir/log.txt 2>&1
+count $? 'roofline_cuda'
 [ $(grep -c '"us"' $dir/log.txt) = $(wc -l < $dir/log.txt) ]
-count $? 'bench_cuda: lines without a time'
+count $? 'roofline_cuda: lines without a time'
+
+compile bench/bench.c bench.o -O1 -DSRU_NO_DISPATCH
+link bench_cuda $dir/bench.o $dir/sru_cuda.o -lm
+for case in 'linear 3 20 5' 'linear 3 20 5 --type f16' 'scan 3 2 16' 'layer 3 2 8 2 --type tf32' \
+            'train 3 2 8 2' 'train 3 2 8 2 --type bf16' 'stream 8 2 --threads 1 --isa cuda' \
+            'layernorm 3 9' 'attention 5 2 2 4' 'srupp 3 2 8 4 2 --heads 2' \
+            'srupp 3 2 8 4 2 --train' 'srupp 1 2 8 4 2 --window 3 --after 4'; do
+    timeout 100 $dir/bench_cuda $case --seconds 0 --json > $dir/log.txt 2>&1 &&
+        grep -q '"isa": "cuda", "ns": [0-9.]*, "ns_min": [0-9.]*, "g[a-z]*": ' $dir/log.txt
+    count $? "bench_cuda $case"
+done
+for case in 'linear 3 20 5 --type q8' 'linear 3 20' 'layer 3 2 8 2 --isa avx2'; do
+    timeout 100 $dir/bench_cuda $case > $dir/log.txt 2>&1
+    [ $? = 1 ] && [ $(wc -l < $dir/log.txt) = 1 ]
+    count $? "bench_cuda does not refuse $case"
+done
 
 # ---- with sanitizers -----------------------------------------------------------------------------
 

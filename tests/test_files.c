@@ -303,6 +303,7 @@ static sru_status load(const unsigned char *bytes, size_t size, const char *pref
     sru_config f = small_config(SRU_ARCH_SRU);
     sru_model m, other;
     sru_status status;
+    size_t i;
     void *weights;
     if (size) memcpy(block + offset, bytes, size);
     memset(&m, 0, sizeof m);
@@ -333,10 +334,14 @@ static sru_status load(const unsigned char *bytes, size_t size, const char *pref
 
     /* no metadata are needed here, so that more of a faulty file is looked at */
     weights = test_alloc(weights_size(&f, SRU_PLAIN));
+    memset(weights, '!', weights_size(&f, SRU_PLAIN));
     memset(&other, 0, sizeof other);
     other.config = f;
-    if (sru_load_bytes(&other, weights, block + offset, size, prefix, error) && !printable(error))
-        CHECK(0, "a failure without a sentence, with a config given");
+    if (sru_load_bytes(&other, weights, block + offset, size, prefix, error)) {
+        if (!printable(error)) CHECK(0, "a failure without a sentence, with a config given");
+        for (i = 0; i < weights_size(&f, SRU_PLAIN) && ((char *)weights)[i] == '!'; i++) { }
+        if (i < weights_size(&f, SRU_PLAIN)) CHECK(0, "a failure that changes weights");
+    }
     free(weights);
     free(error);
     free(block);
@@ -2493,7 +2498,7 @@ static void test_own_tensors(void)
     st_close(&saved);
 
     /* whatever cannot be saved leaves the file that is there as it is */
-    for (i = 0; i < 16; i++) {
+    for (i = 0; i < 18; i++) {
         int n = 1;
         const char *prefix = "rnn.";
         memset(bad, 0, sizeof bad);
@@ -2519,6 +2524,8 @@ static void test_own_tensors(void)
             break;
         case 13: prefix = "net"; break;                             /* sru_load() would not find */
         case 14: prefix = "net.x"; break;
+        case 15: strcpy(bad[0].name, "rnn.norm"); break;            /* sru_load() would refuse */
+        case 16: prefix = ""; break;
         default:
             prefix = "a prefix that is longer than any name can be, and goes on and on, and on, and"
                      " on, and on, and on, and on, and on, and on, and on, and on, and on, and on.";
@@ -2572,7 +2579,7 @@ static void test_own_tensor_transposed(void)
         t.shape[0] = 5;
         t.data = data;
         t.transpose = 1;
-        _exit(sru_save(path_of("flat.safetensors"), &m, NULL, &t, 1, NULL) == SRU_EINVAL ? 0 : 1);
+        _exit(sru_save(path_of("flat.safetensors"), &m, "net.", &t, 1, NULL) == SRU_EINVAL ? 0 : 1);
     }
     if (child < 0 || waitpid(child, &result, 0) != child) {
         printf("skipped: there is no other process: %s\n", strerror(errno));

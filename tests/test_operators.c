@@ -420,7 +420,20 @@ static void test_pack(void)
         CHECK(op->pack(&c, NULL, (sru_type)99, NULL, n, k) == 0, "type 99 is offered");
 #endif
         for (type = SRU_PLAIN; type <= SRU_Q8 && n && k; type++) {
-            float nothing = 0;
+            void *p;
+            float *y, *bad = zeros(n*k), nothing = 0;
+            test_fill(bad, n*k, 1);
+            bad[n*k/2] = (float)NAN;    /* a weight that is no number must not look like one */
+            p = test_alloc(op->pack(&c, NULL, (sru_type)type, NULL, n, k));
+            op->pack(&c, p, (sru_type)type, bad, n, k);
+            y = zeros(n);
+            CHECK(op->linear_forward(&c, y, bad, p, (sru_type)type, NULL, 1, n, k) == SRU_OK
+                  && is_nan(y[n*k/2/k]), "%s (%lu,%lu): NaN becomes %g", type_names[type],
+                  (unsigned long)n, (unsigned long)k, (double)y[n*k/2/k]);
+            free(p);
+            CHECK(op->pack(&c, NULL, (sru_type)type, NULL, (size_t)-1/8, 16) == 0
+                  && op->pack(&c, NULL, (sru_type)type, NULL, 1, (size_t)-1) == 0,
+                  "%s: sizes that do not fit are packed", type_names[type]);
             CHECK(op->pack(&c, &nothing, (sru_type)type, NULL, n, k) == 0,
                   "%s (%lu,%lu): weights that are not there are packed", type_names[type],
                   (unsigned long)n, (unsigned long)k);

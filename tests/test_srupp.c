@@ -769,6 +769,55 @@ static void test_ring_and_tape(void)
     free(io.tape); free(weights); free(x); free(h); free(tape_h);
 }
 
+/* Scratch memory for many sequences is enough for fewer: threads then share a ring, for which they
+   need some of it. */
+static void test_fewer_sequences(void)
+{
+    const size_t T = 64, D = 24;
+    size_t B, fewer;
+    int threads, heads;
+    sru_config f;
+    memset(&f, 0, sizeof f);
+    f.arch = SRU_ARCH_SRUPP;
+    f.input_size = f.hidden_size = (int)D;
+    f.projection_size = 4;
+    f.num_layers = 1;
+    f.window = 3000;
+    for (heads = 1; heads <= 2; heads++)
+        for (B = 1; B <= 4; B++) {
+            sru_model m;
+            sru_sizes n;
+            void *weights;
+            f.num_heads = heads;
+            weights = make_model(&m, &f, SRU_F32, T, B, &n);
+            for (threads = 1; threads <= 5; threads += 2)
+                for (fewer = 1; fewer <= B; fewer++) {
+                    float *x = test_floats(T*B*D), *state = test_floats(B*n.state);
+                    char error[SRU_ERROR_SIZE] = "";
+                    sru_context c;
+                    sru_io io;
+                    memset(&c, 0, sizeof c);
+                    memset(&io, 0, sizeof io);
+                    c.threads = threads;
+                    c.error = error;
+                    CHECK(sru_size(&n, &c, &m, T, B) == SRU_OK, "%s", error);
+                    c.work = test_alloc(n.work);
+                    c.work_size = n.work;
+                    io.T = T;
+                    io.B = fewer;
+                    io.x = io.h = x;
+                    io.state = state;
+                    CHECK(sru_forward(&c, &m, &io) == SRU_OK, "%d heads, %lu of %lu sequences on "
+                          "%d threads: %s", heads, (unsigned long)fewer, (unsigned long)B, threads,
+                          error);
+                    free(c.work);
+                    free(state);
+                    free(x);
+                }
+            free(weights);
+        }
+}
+
 /* Dropout of all kinds: repeatable, different for another step, and its gradient that of the same
    masks, along a random direction. */
 static void test_dropout(void)
@@ -999,6 +1048,7 @@ static void run_all(void)
     test_stacks();
     test_streaming();
     test_ring_and_tape();
+    test_fewer_sequences();
     test_dropout();
 }
 

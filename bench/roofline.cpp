@@ -1,6 +1,6 @@
-/* How fast sru_cuda.cu is on this GPU: see --help. Each case is launched many times in a row
-   between two events, on one set of arrays after the other, so that none is still in the L2 cache;
-   the time is the median of such rows. What it could be at best, the floor, is the longer of moving
+/* How near sru_cuda.cu comes to what this GPU can do: see --help. Each case is launched many times
+   in a row between two events, on one set of arrays after the other, so that none is still in the
+   L2 cache; the time is the median of such rows. What it could be at best, the floor, is the longer of moving
    its bytes as fast as a copy does on the same GPU, and of the chain of dependent instructions in
    each step. */
 #define SRU_CUDA
@@ -30,7 +30,7 @@ static char        error[SRU_ERROR_SIZE];
 
 static void fail(const char *why)
 {
-    fprintf(stderr, "bench_cuda: %s\n", why);
+    fprintf(stderr, "roofline_cuda: %s\n", why);
     exit(1);
 }
 
@@ -314,8 +314,9 @@ int main(int argc, char **argv)
     cudaDeviceProp device;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help"))
-            return puts("bench_cuda [T B D] [--seconds N] [--json]: times a layer's operators on "
-                        "the GPU,\nN seconds each (0.5), in five shapes or the one given.") < 0;
+            return puts("roofline_cuda [T B D] [--seconds N] [--json]: times a layer's operators "
+                        "on the GPU,\nbeside what its bandwidth and latency allow, N seconds each "
+                        "(0.5), in five shapes\nor the one given.") < 0;
         else if (!strcmp(argv[i], "--json")) json = 1;
         else if (!strcmp(argv[i], "--seconds") && i + 1 < argc) seconds = atof(argv[++i]);
         else if (given < 3 && atol(argv[i]) > 0) size[given++] = (size_t)atol(argv[i]);
