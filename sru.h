@@ -128,6 +128,8 @@ typedef struct sru_config {
     int      use_tanh;                      /* 1: g = tanh, otherwise g(c) = c */
     int      no_skip_term;                  /* 1: has_skip_term=False, h = r*g(c) */
     int      rescale;                       /* 1: scale_x = sqrt(1 + 2 exp(highway_bias)), else 1 */
+    float    scale_x;                       /* 0: as rescale has it; loading a file with a rounded
+                                               one sets that */
     int      v1;                            /* 1: v = 0, and stays 0 */
     int      proj_input_to_hidden_first;    /* 1: where I != N, a product I -> N comes first */
     int      nn_rnn_compatible_return;      /* how c is ordered there; see sru_io.state for here */
@@ -583,6 +585,8 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #if __FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16   /* x87: what is kept, as if stored */
 #pragma GCC optimize("float-store")
 #endif
+#elif defined(_MSC_VER)
+#pragma float_control(precise, on, push)
 #endif
 
 #if defined(__GNUC__)
@@ -3827,6 +3831,7 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     y->scale_x = 1;
     if (f->rescale && !f->no_skip_term)
         y->scale_x = (float)sru__dsqrt(1 + 2 * sru__dexp((double)f->highway_bias));
+    if (f->scale_x > 0) y->scale_x = f->scale_x;
     y->drop_x = f->rnn_dropout;
     y->drop_c = l + 1 < sru__layers(f) ? f->dropout : 0;
     y->drop_out = l + 1 < sru__layers(f) ? f->layer_dropout : 0;
@@ -3900,6 +3905,8 @@ static sru_status sru__check_config(const sru_config *f, char *error)
         wrong = "layer_dropout must be from 0 to below 1";
     else if (!(f->highway_bias > -1e3f && sru__within((double)f->highway_bias, -1e3, 80)))
         wrong = "highway_bias must be between -1000 and 80";
+    else if (!sru__within((double)f->scale_x, 0, 1e30))
+        wrong = "scale_x must be a number, not negative";
     else if (!sru__within((double)f->weight_c_init, 0, 1e30))
         wrong = "weight_c_init must be a number, not negative";
     for (l = 0; !wrong && l < sru__layers(f); l++) {
@@ -3941,6 +3948,12 @@ typedef struct sru__kept {
     float *g;               /* (T,B,N) the output before layer norm; NULL: none */
     float *mask_c;          /* (B,N); NULL: none, or the caller's */
 } sru__kept;
+
+#ifndef SRU_NO_BACKWARD
+enum { SRU__KEPT = SRU_MAX_LAYERS };
+#else
+enum { SRU__KEPT = 2 };     /* in inference one layer's at a time: much less of a small stack */
+#endif
 
 static int sru__drops_x(const sru__layer *y, const sru_io *io)
 {
@@ -4250,6 +4263,9 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
                                        : "x");
     if (io->tape && m->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "%s: with a tape, weights must be SRU_PLAIN", name);
+#ifdef SRU_NO_BACKWARD
+    if (io->tape) return SRU__FAIL(c, SRU_EINVAL, "%s: there is no backward to want a tape", name);
+#endif
     for (l = 0; l < sru__layers(f) && io->attn_mask && io->memory_length; l++)
         if (sru__attends(f, l) && !(io->memory && io->memory[l]))
             return SRU__FAIL(c, SRU_EINVAL, "%s: attn_mask is (T,M+T) of layers that have memory; "
@@ -4266,7 +4282,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     const size_t N = sru__width(f), B = io->B, wide = (size_t)f->input_size;
     const size_t S = sru__state_floats(f);
     const sru__slot first = sru__first_slot(f);
-    sru__kept kept[SRU_MAX_LAYERS];
+    sru__kept kept[SRU__KEPT];
     sru__layer y;
     float *state = io->state, *tape_state = NULL, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
@@ -4315,17 +4331,18 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         }
         for (l = 0; l < L && !status; l++) {
             sru_context layer = *c;
-            float *out = l + 1 == L ? h : io->tape ? kept[l + 1].in
+            sru__kept *k = &kept[io->tape ? l : 0];
+            float *out = l + 1 == L ? h : io->tape ? k[1].in
                        : other && (L - 1 - l) % 2 ? other : h;
             sru__next_layer(&y, f, m->type, l);
-            if (!io->tape && !sru__keep(&layer, &y, io, T * B, l, f, &kept[l]))
+            if (!io->tape && !sru__keep(&layer, &y, io, T * B, l, f, k))
                 return sru__no_memory(c);
             if (io->saved && io->saved[l])
                 status = in ? c->op->copy(c, io->saved[l] + t0 * B * y.in, in, T * B * y.in * 4)
                        : c->op->embedding_forward(c, io->saved[l], io->tokens, m->embedding,
                                                   io->T * B, y.in, m->vocab_size);
             if (status) break;
-            status = sru__layer_forward(&layer, m, io, &y, l, t0, T, in, out, state, &kept[l]);
+            status = sru__layer_forward(&layer, m, io, &y, l, t0, T, in, out, state, k);
             in = out;
         }
         if (c->measure || !io->T || !B) break;          /* no chunk is longer than the first */
@@ -5430,6 +5447,7 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
         sru__expect(&j, '}');
     }
     if (!j.bad && sru__peek(&j) != -1) sru__expected(&j, "its end");
+    f->num_layers = sru__layers(f);
     return j.bad ? SRU_EFILE : SRU_OK;
 }
 
@@ -5515,27 +5533,33 @@ static sru_status sru__load_slot(const sru__file *file, const sru__entry *e, con
 }
 
 /* scale_x follows from rescale and highway_bias; a file that says otherwise is not of this
-   configuration: rescale=True was the default up to 2.1.4. Without a skip term nothing uses it. */
-static sru_status sru__check_scale(const sru__file *file, const sru__entry *e, const sru__slot *s,
-                                   float scale, const sru_config *f)
+   configuration: rescale=True was the default up to 2.1.4. What was once in bfloat16, which has 8
+   bits, is taken as it is. Without a skip term nothing uses it. */
+static sru_status sru__load_scale(const sru__file *file, const sru__entry *e, const sru__slot *s,
+                                  float scale, sru_config *f)
 {
-    float off, most;
+    const double most = f->rescale ? 5e-3 : 1e-5;
     const sru_status status = sru__load_slot(file, e, s, SRU_PLAIN, 1, NULL);
-    if (status) return status;
-    off = sru__decode(file->data + e->begin, e->dtype) / scale - 1;
-    most = e->dtype == 2 ? 5e-3f : e->dtype == 1 ? 1e-3f : 1e-5f;   /* BF16 has 8 bits, F16 11 */
-    if (f->no_skip_term || sru__within((double)off, -(double)most, (double)most)) return SRU_OK;
+    float x;
+    double off;
+    if (status || f->no_skip_term) return status;
+    x = sru__decode(file->data + e->begin, e->dtype);
+    off = (double)x / (double)scale - 1;
+    if (sru__within(off, -most, most)) {
+        if (!sru__within(off, -1e-6, 1e-6) && f->rescale) f->scale_x = x;
+        return SRU_OK;
+    }
     if (!f->rescale)
-        return sru__say(file->error, "tensor '%s' is not 1: it says rescale=True, which the config "
-                        "does not", e->name), SRU_EFILE;
+        return sru__say(file->error, "tensor '%s' is not 1, as with rescale=True, which the config "
+                        "does not say; if it is to run without, set it to 1", e->name), SRU_EFILE;
     return sru__say(file->error, "tensor '%s' does not agree with rescale and highway_bias of the "
                     "config", e->name), SRU_EFILE;
 }
 
 /* All tensors of the network, in the order of the file: first whether they are there, once; then
-   what they are, and that behind the prefix there are no others. */
-static sru_status sru__load_tensors(const sru__file *file, const char *prefix,
-                                    const sru_config *f, sru_type type, void *weights)
+   what they are, and that behind the prefix there are no others. What scale_x says goes to f. */
+static sru_status sru__load_tensors(const sru__file *file, const char *prefix, sru_config *f,
+                                    sru_type type, void *weights)
 {
     unsigned seen[SRU_MAX_LAYERS + 1];          /* a bit for each tensor of layers -1, 0, ... */
     const size_t n = strlen(prefix);
@@ -5564,7 +5588,7 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix,
                         if (seen[l + 1] >> i & 1) return sru__twice(file, e.name);
                         seen[l + 1] |= 1u << i;
                     } else if (i == SRU__SLOTS) {
-                        status = sru__check_scale(file, &e, &s, y.scale_x, f);
+                        status = sru__load_scale(file, &e, &s, y.scale_x, f);
                     } else {
                         status = sru__load_slot(file, &e, &s, type, l < 0 ? 1 : sru__groups(&y, i),
                                                 weights);
@@ -5962,8 +5986,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
             return sru__say(error, "sru_save: own tensor %u has no name, no data, or is too large",
                             (size_t)k), SRU_EINVAL;
         if (!strncmp(t.name, prefix, strlen(prefix)))
-            return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's prefix:"
-                            " give the network another", t.name, prefix), SRU_EINVAL;
+            return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's "
+                            "prefix: give the network another", t.name, prefix), SRU_EINVAL;
         if ((t.interleave || t.transpose) && !sru__ordered_rows(&t))
             return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t.name),
                    SRU_EINVAL;
@@ -6016,6 +6040,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #pragma clang diagnostic pop
 #elif defined(__GNUC__)
 #pragma GCC pop_options
+#elif defined(_MSC_VER)
+#pragma float_control(pop)
 #endif
 #ifdef __CUDACC__
 #pragma nv_diagnostic pop

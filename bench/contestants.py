@@ -7,6 +7,9 @@ threads of one that wait for work do not disturb another.
 """
 import ctypes, ctypes.util, glob, json, os, statistics, sys, time
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 STEPS = 256             # that SRU++ remembers when it streams
 
 

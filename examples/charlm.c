@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -602,8 +603,11 @@ static void train(const sru_context *ctx, const options *o)
     FILE *old = fopen(o->model, "r+b");
     network best;
     trainer t;
+    struct stat is;
     if (!old && errno != ENOENT) fail("%s cannot be written: %s", o->model, strerror(errno));
     if (old) fclose(old);
+    if (!strcmp(o->model, o->file)) fail("the --model would take the place of the text");
+    if (!stat(o->model, &is) && !S_ISREG(is.st_mode)) fail("%s is not a file", o->model);
     if (text.trains/(size_t)o->batch <= (size_t)o->length)
         fail("%s is too short: %zu bytes to train on are not %g parts longer than %g", o->file,
              text.trains, o->batch, o->length);

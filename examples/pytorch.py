@@ -1,13 +1,15 @@
 """Saves an SRU for C, and runs it.
 
     pip install sru ninja setuptools safetensors; python pytorch.py"""
-import json, sys, torch
+import json, sys
+path = sys.argv[1] if len(sys.argv) > 1 else "rnn.safetensors"
+if path == "--help":
+    sys.exit(print("pytorch.py [MODEL.safetensors, to write]"))
+
+import torch
 from safetensors.torch import save_file
 from sru import SRU
 
-path = sys.argv[1] if len(sys.argv) > 1 else "rnn.safetensors"
-if path == "--help":
-    sys.exit("pytorch.py [MODEL.safetensors, to write]")
 config = dict(input_size=8, hidden_size=16, num_layers=2)
 torch.manual_seed(3)
 rnn = SRU(**config).eval()                          # train yours here

@@ -245,7 +245,7 @@ int main(int argc, char **argv)
                "Changes the files of each DIR, or of tests/golden, N times, and loads them.");
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--rounds") && i + 1 < argc) {
-            rounds = atol(argv[++i]);
+            rounds = test_number(argv[++i], 1000000000);
         } else {
             directories++;
             read_seeds(argv[i]);

@@ -53,16 +53,36 @@ static inline int test_check(int ok, const char *file, int line, const char *con
     return ok;
 }
 
-/* Answers --help; other arguments are the program's own. */
+/* Answers --help, and refuses options that `about` does not name, and other arguments if it names
+   no [DIR...]. What is left is the program's own. */
 static inline void test_begin(int argc, char **argv, const char *about)
 {
     int i;
     for (i = 1; i < argc; i++) {
+        char name[32];
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
             printf("%s\n", about);
             exit(0);
         }
+        sprintf(name, "%.31s", argv[i]);
+        name[strcspn(name, "=")] = 0;
+        if (!strstr(about, name[0] == '-' ? name : "[DIR")) {
+            fprintf(stderr, "There is no argument '%s': see --help.\n", argv[i]);
+            exit(2);
+        }
     }
+}
+
+/* The number that an argument is, from 1 to `most`. */
+static inline long test_number(const char *argument, long most)
+{
+    char *end;
+    const long number = strtol(argument, &end, 10);
+    if (*end || number < 1 || number > most) {
+        fprintf(stderr, "'%s' is not a number from 1 to %ld.\n", argument, most);
+        exit(2);
+    }
+    return number;
 }
 
 /* The last line, and the exit status. */

@@ -242,6 +242,9 @@ refuses "--projection is for"       train text --projection 8 --hidden 8
 refuses "--attention is for"        train text --attention 1
 refuses "is an SRU"                 eval one.safetensors text --window 9
 refuses "not a model that charlm"   eval text text
+refuses "place of the text"         train text --model text
+mkfifo pipe
+refuses "pipe is not a file"        train text --model pipe
 refuses "--type needs .*'f64'"      eval one.safetensors text --type f64
 refuses "needs --cuda"              sample one.safetensors --type f16
 refuses "train needs --type"        train text --type q8

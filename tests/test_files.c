@@ -1149,6 +1149,17 @@ static void test_scale_x(void)
         refuse("a wrong scale_x", other, "rnn_lst.1.scale_x", "rescale", NULL);
         image_free(other);
     }
+    for (i = 0; i < 2; i++)                 /* what has been through bfloat16 is taken as it is */
+        set_bits(im, image_find(im, i ? "rnn_lst.1.scale_x" : "rnn_lst.0.scale_x"), 0, 0x3f9a0000);
+    accept("a rounded scale_x", im, NULL);
+    {
+        st_bytes file = image_file(im);
+        sru_model m;
+        memset(&m, 0, sizeof m);
+        CHECK(!sru_load_bytes(&m, NULL, file.p, file.n, NULL, NULL), "a rounded scale_x");
+        CHECK(m.config.scale_x == 1.203125f, "scale_x %g", (double)m.config.scale_x);
+        st_clear(&file);
+    }
     image_free(im);
     f.rescale = 0;                          /* up to 2.1.4 of the reference it was the default */
     im = network(&f, "");

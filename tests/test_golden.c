@@ -845,9 +845,11 @@ int main(int argc, char **argv)
                "largest relative error of results and of gradients. --bf16: products of bfloat16,\n"
                "where this processor has them. --cuda: on the GPU.\n"
                "The errors that are allowed are larger where products are in fewer bits.");
+    for (i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], "--threads")) threads = (int)test_number(argv[i + 1], 1024);
     test_folder(temporary);
     for (i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--threads") && i + 1 < argc) threads = atoi(argv[++i]);
+        if (!strcmp(argv[i], "--threads") && i + 1 < argc) i++;
         else if (!strcmp(argv[i], "--bf16")) {
             backend = sru_cpu_bf16();
             tolerance_values = 1e-2;

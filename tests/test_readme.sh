@@ -54,7 +54,7 @@ for target in $(sed -n '/^```sh$/,/^```$/p; s/.*`\(make [a-z-]*\)`.*/\1/p' READM
                 grep -o 'make [a-z/-]*' | sort -u | sed 's/make //'); do
     check "README.md: make $target is a target" make -n $target
 done
-for file in $(grep -o '](\([a-zA-Z._/-]*\))' README.md | tr -d ']()' | sort -u); do
+for file in $(grep -o '](\([a-zA-Z0-9._/-]*\))' README.md | tr -d ']()' | sort -u); do
     check "README.md: $file is there" [ -e $file ]
 done
 for status in $(sed -n 's/^ *\(SRU_E[A-Z]*\) *=.*/\1/p' sru.h); do

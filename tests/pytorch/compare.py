@@ -193,6 +193,8 @@ def one_model(program, folder, module, i):
         for name, p in rnn.named_parameters():      # so that each is away from what it starts as
             if p.requires_grad:
                 p.add_(torch.randn_like(p)*(0.05 if p.dim() > 1 else 0.2) + name.endswith("alpha"))
+    if chance(0.2):                 # what is rounded stays so, scale_x too
+        rnn = rnn.to(random.choice([torch.half, torch.bfloat16])).float()
     weights = {k: v.clone() for k, v in rnn.state_dict().items()}
 
     L, N = rnn.num_layers, rnn.output_size
