@@ -355,7 +355,8 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
 
    dvt[t] is [dzf[t]*c[t-1] | dzr[t]*c[t-1]], dv the sum of these, dbias that of dzf and dzr.
 
-   Padding: c[t] = c[t-1], h[t] = 0. Bidirectional: columns N/2 ... N-1 go from T-1 down to 0.
+   Padding: c[t] = c[t-1], h[t] = 0. Bidirectional: columns N/2 ... N-1 go from T-1 down to 0; the
+   skip term of each direction is its own half of x.
    In one direction, with neither u nor c wanted, h may be x, and also a where A is N. */
 typedef struct sru_scan {
     size_t         T, B, N, A;              /* A: width of a, which is I, P or N */
@@ -461,7 +462,8 @@ struct sru_backend {
     sru_status (*attention_forward) (const sru_context *, const sru_attention *);
     sru_status (*attention_backward)(const sru_context *, const sru_attention *);
 
-    /* y = (x - mean)*rstd*gain + bias, rstd = 1/sqrt(variance + 1e-5);  y may be x
+    /* y = (x - mean)*rstd*gain + bias, rstd = 1/sqrt(variance + 1e-5)   Ba, Kiros, Hinton 2016
+       y may be x
        y, x (rows,n)  gain, bias (n)  stats (rows,2) [mean | rstd], for backward, or NULL */
     sru_status (*layernorm_forward) (const sru_context *, float *y, float *stats, const float *x,
                                      const float *gain, const float *bias, size_t rows, size_t n);

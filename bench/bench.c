@@ -101,10 +101,10 @@ static const sru_backend *operators(int training)
 }
 
 /* Until all that was called is done: `array` of the GPU is read. */
-static void wait_for(const sru_backend *op, const void *array)
+static void wait_for(const sru_context *ctx, const void *array)
 {
     char byte;
-    if (op->copy(NULL, &byte, array, 1)) fail("the GPU failed");
+    if (ctx->op->copy(ctx, &byte, array, 1)) fail("the GPU failed");
 }
 #else
 enum { SHORTEST = 20000 };
@@ -114,8 +114,16 @@ static const sru_backend *operators(int training)
     return training && option.type == SRU_BF16 ? sru_cpu_bf16() : sru_cpu();
 }
 
-static void wait_for(const sru_backend *op, const void *array) { (void)op, (void)array; }
+static void wait_for(const sru_context *ctx, const void *array) { (void)ctx, (void)array; }
 #endif
+
+static sru_context context(void)
+{
+    sru_context ctx;
+    memset(&ctx, 0, sizeof ctx);
+    ctx.op = operators(0);
+    return ctx;
+}
 
 /* ---- one case -------------------------------------------------------------------------------- */
 
@@ -138,7 +146,8 @@ static size_t taken_count, taken_bytes;
 
 static void *take(size_t bytes)
 {
-    void *p = taken_count < 64 ? operators(0)->alloc(NULL, bytes ? bytes : 1) : NULL;
+    const sru_context ctx = context();
+    void *p = taken_count < 64 ? ctx.op->alloc(&ctx, bytes ? bytes : 1) : NULL;
     if (!p) fail("no memory");
     taken_bytes += bytes;
     return taken[taken_count++] = p;
@@ -154,8 +163,9 @@ static void *allocate(size_t bytes)                     /* not where it is compu
 /* What was made here goes to where it is computed with. */
 static void *send(void *here, size_t bytes)
 {
+    const sru_context ctx = context();
     void *p = take(bytes);
-    if (operators(0)->copy(NULL, p, here, bytes)) fail("what is computed with cannot be copied");
+    if (ctx.op->copy(&ctx, p, here, bytes)) fail("an array cannot be copied");
     free(here);
     return p;
 }
@@ -378,7 +388,7 @@ static void measure(bench *c, double ns[2])
         start = now();
         for (int i = 0; i < together; i++)
             if (c->call(c)) fail(c->ctx.error);
-        wait_for(c->ctx.op, *taken);
+        wait_for(&c->ctx, *taken);
         if (now() - start > SHORTEST || together > 1000000) break;
         together *= 2;
     }
@@ -389,7 +399,7 @@ static void measure(bench *c, double ns[2])
     do {
         start = now();
         for (int i = 0; i < together; i++) c->call(c);
-        wait_for(c->ctx.op, *taken);
+        wait_for(&c->ctx, *taken);
         sample[n++] = (now() - start) / together;
     } while (n < MOST && (now() < end || n < 3));
     qsort(sample, (size_t)n, sizeof *sample, ascending);
@@ -433,7 +443,7 @@ static double run(const char *text, int threads)
     if (!takes_options(k)) fail("this case does not take such an option: see --help");
     snprintf(label, sizeof label, "%s%s", text, option.words);
     memset(&c, 0, sizeof c);
-    c.ctx.op = operators(0);
+    c.ctx = context();
     c.ctx.threads = threads ? threads : offered_threads();
     c.ctx.error = error;
     k->make(&c, dim);
