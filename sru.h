@@ -1123,13 +1123,19 @@ static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *,
 #define SRU__NP_TWO  1
 #define SRU__NP_ONE  2
 #include SRU_FILENAME
-#elif defined(SRU__VECTORS) && (defined(__aarch64__) || defined(__wasm_simd128__))
-#ifdef __aarch64__
-#define SRU__ISA     neon                           /* 32 registers of 4 floats */
-#else
+#elif defined(SRU__VECTORS) \
+    && (defined(__aarch64__) || defined(__wasm_simd128__) || defined(__riscv_vector) \
+        || (defined(__ARM_NEON) && defined(__clang__))) /* gcc for 32 bits does sums one by one */
+#ifdef __wasm_simd128__                             /* 32 registers of 4 floats */
 #define SRU__ISA     simd128
+#define SRU__FIXED   sru__backend_simd128
+#elif defined(__riscv_vector)
+#define SRU__ISA     rvv
+#define SRU__FIXED   sru__backend_rvv
+#else
+#define SRU__ISA     neon
+#define SRU__FIXED   sru__backend_neon
 #endif
-#define SRU__FIXED
 #define SRU__W       4
 #define SRU__MR      6
 #define SRU__NP      1
@@ -1238,10 +1244,8 @@ static const sru_backend *const sru__backends[] = {
 #endif
 #ifdef SRU__X86
     &sru__backend_sse2,
-#elif defined(SRU__FIXED) && defined(__aarch64__)
-    &sru__backend_neon,
 #elif defined(SRU__FIXED)
-    &sru__backend_simd128,
+    &SRU__FIXED,
 #endif
     &sru__backend_scalar
 };

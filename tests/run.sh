@@ -18,7 +18,7 @@ here=build/tests
 libraries='-lm -lpthread'
 threads='-DSRU__PORTION=1000 -DSRU__SHARE=1'    # several threads for small work too, as tests have
 jobs='undefined address aarch64 cuda header examples charlm isa clang clang++ fast cc c++
-      native scalar scalar-native cblas m32 wasm windows s390x readme'
+      native scalar scalar-native cblas m32 wasm windows armhf s390x readme'
 
 job()
 {
@@ -46,6 +46,9 @@ job()
     windows)        export WINEPREFIX="$PWD/$dir/wine" WINEDEBUG=-all; suffix=.exe
                     emulated wine x86_64-w64-mingw32-gcc -static
                     rm -rf "$WINEPREFIX" ;;
+    armhf)          export SRU_ISA=neon; sources='tests/test_golden.c tests/test_srupp.c'
+                    emulated qemu-arm clang --target=arm-linux-gnueabihf -mfpu=neon-vfpv4 -static \
+                        -fuse-ld=lld -D_FILE_OFFSET_BITS=64 ;;
     # numbers in memory begin with their highest byte, in files with their lowest
     s390x)          sources='tests/test_golden.c tests/test_files.c'
                     emulated qemu-s390x clang --target=s390x-linux-gnu -static ;;

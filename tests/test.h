@@ -250,7 +250,8 @@ static inline int test_has_isa(const char *name)
    the environment, with those alone. name() tells which are in use. */
 static inline void test_each_isa(const char *(*name)(void), void (*run)(void))
 {
-    static const char *const names[] = {"scalar", "sse2", "avx2", "avx512", "neon", "simd128"};
+    static const char *const names[] = {"scalar", "sse2", "avx2", "avx512", "neon", "simd128",
+                                        "rvv"};
     const char *asked = getenv("SRU_ISA");
     const char *expected = "scalar";
     char best[32], missing[100] = "";
