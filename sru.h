@@ -124,7 +124,7 @@ typedef struct sru_config {
     int      projection_sizes[SRU_MAX_LAYERS]; /* P of each layer; 0 means projection_size */
     int      layer_norm;                    /* 1: of what each layer multiplies, not of its skip
                                                term */
-    int      normalize_after;               /* 1: layer_norm of each layer's output instead */
+    int      normalize_after;               /* 1: layer_norm, if it is 1, of the outputs instead */
     int      use_tanh;                      /* 1: g = tanh, otherwise g(c) = c */
     int      no_skip_term;                  /* 1: has_skip_term=False, h = r*g(c) */
     int      rescale;                       /* 1: scale_x = sqrt(1 + 2 exp(highway_bias)), else 1 */
@@ -4720,6 +4720,7 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
         return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: packs SRU_PLAIN weights into another type");
     status = sru__check_config(&from->config, c.error);
     if (status) return status;
+    if (!c.op->pack(&c, NULL, to->type, NULL, 1, 1)) return SRU_EINVAL;     /* it said why */
     to->config = from->config;
     to->embedding = from->embedding;
     to->vocab_size = from->vocab_size;

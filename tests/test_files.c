@@ -2267,17 +2267,17 @@ static void test_same_results(void)
 }
 
 /* A training that may stop: all that it goes on from. */
-typedef struct training {
+typedef struct trainer {
     sru_model m;
     float    *p, *moments, *state, *step;   /* (n) (2,n) (B,S) (1) */
     size_t    n, states;
-} training;
+} trainer;
 
 enum { TRAINED_T = 6, TRAINED_B = 2 };
 
-static training new_training(const sru_config *f)
+static trainer new_training(const sru_config *f)
 {
-    training t;
+    trainer t;
     sru_sizes size;
     memset(&t, 0, sizeof t);
     t.m = initial(f, 1);
@@ -2291,7 +2291,7 @@ static training new_training(const sru_config *f)
     return t;
 }
 
-static void end_training(training *t)
+static void end_training(trainer *t)
 {
     free(t->p);
     free(t->moments);
@@ -2299,7 +2299,7 @@ static void end_training(training *t)
     free(t->step);
 }
 
-static void own_of_training(const training *t, sru_tensor own[3])
+static void own_of_training(const trainer *t, sru_tensor own[3])
 {
     const sru_tensor list[3] = {
         { "moments", { 2, t->n },   t->moments, 0, 0 },
@@ -2309,7 +2309,7 @@ static void own_of_training(const training *t, sru_tensor own[3])
     memcpy(own, list, sizeof list);
 }
 
-static void go_on(training *t, int updates)
+static void go_on(trainer *t, int updates)
 {
     const size_t rows = TRAINED_T*TRAINED_B, N = width_of(&t->m.config);
     float *x = test_floats(rows*(size_t)t->m.config.input_size), *h = test_floats(rows*N);
@@ -2346,7 +2346,7 @@ static void go_on(training *t, int updates)
 static void test_training_goes_on(void)
 {
     const char *path = path_of("training.safetensors");
-    training whole, first, second;
+    trainer whole, first, second;
     char error[SRU_ERROR_SIZE] = "";
     sru_tensor own[3];
     sru_config f;
@@ -2911,6 +2911,10 @@ static void test_arguments(void)
     CHECK(sru_pack(&ctx, &other, NULL, &m) == SRU_EINVAL, "sru_pack(): no weights");
     CHECK(sru_pack(&ctx, &other, x, NULL) == SRU_EINVAL, "sru_pack(): from nothing");
     CHECK(sru_pack(NULL, &other, x, &other) == SRU_EINVAL, "sru_pack(): packed already");
+    memset(&other, 0, sizeof other);
+    other.type = SRU_F16;
+    CHECK(sru_pack(&ctx, &other, x, &m) == SRU_EINVAL && !other.weights
+          && !other.config.input_size, "sru_pack(): a type that is not offered changes the model");
     release(&m);
     st_clear(&file);
     image_free(im);
