@@ -303,6 +303,7 @@ static sru_status load(const unsigned char *bytes, size_t size, const char *pref
     sru_config f = small_config(SRU_ARCH_SRU);
     sru_model m, other;
     sru_status status;
+    const size_t n = weights_size(&f, SRU_PLAIN);
     size_t i;
     void *weights;
     if (size) memcpy(block + offset, bytes, size);
@@ -333,14 +334,14 @@ static sru_status load(const unsigned char *bytes, size_t size, const char *pref
         CHECK(0, "another status where error is NULL");
 
     /* no metadata are needed here, so that more of a faulty file is looked at */
-    weights = test_alloc(weights_size(&f, SRU_PLAIN));
-    memset(weights, '!', weights_size(&f, SRU_PLAIN));
+    weights = test_alloc(n);
+    memset(weights, '!', n);
     memset(&other, 0, sizeof other);
     other.config = f;
     if (sru_load_bytes(&other, weights, block + offset, size, prefix, error)) {
         if (!printable(error)) CHECK(0, "a failure without a sentence, with a config given");
-        for (i = 0; i < weights_size(&f, SRU_PLAIN) && ((char *)weights)[i] == '!'; i++) { }
-        if (i < weights_size(&f, SRU_PLAIN)) CHECK(0, "a failure that changes weights");
+        for (i = 0; i < n && ((char *)weights)[i] == '!'; i++) { }
+        if (i < n) CHECK(0, "a failure that changes weights");
     }
     free(weights);
     free(error);
