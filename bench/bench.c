@@ -56,11 +56,11 @@ static const struct {
     char        letter;                 /* of option.given */
     int         math;                   /* sru_cuda_math */
 } types[] = {
-    { "f32",  SRU_F32,  't', 0 }, { "bf16", SRU_BF16, 't', 2 },
 #ifdef SRU_CUDA
-    { "tf32", SRU_F32,  't', 1 }, { "f16",  SRU_F16,  't', 3 }
+    { "f32",  SRU_F32,  't', SRU_CUDA_FLOAT32 }, { "tf32", SRU_F32, 't', SRU_CUDA_TF32 },
+    { "bf16", SRU_BF16, 't', SRU_CUDA_BF16 },    { "f16",  SRU_F16, 't', SRU_CUDA_FP16 }
 #else
-    { "q8",   SRU_Q8,   'q', 0 }
+    { "f32", SRU_F32, 't', 0 }, { "bf16", SRU_BF16, 't', 0 }, { "q8", SRU_Q8, 'q', 0 }
 #endif
 };
 enum { TYPES = sizeof types / sizeof *types };
@@ -530,14 +530,16 @@ static void add(char line[128], const char *word)
 static void set_isa(const char *name)
 {
     if (!name) fail("--isa needs a name");
-#ifdef SRU_CUDA
+#ifdef SRU_CUDA                         /* whose --type may follow: the GPU is not yet opened */
     if (strcmp(name, "cuda")) fail("this program measures the GPU");
-#elif defined(_WIN32)
+#else
+#ifdef _WIN32
     _putenv_s("SRU_ISA", name);
 #else
     setenv("SRU_ISA", name, 1);
 #endif
-    if (strcmp(operators(0)->name, name)) fail("this machine or build has no such instruction set");
+    if (strcmp(sru_cpu()->name, name)) fail("this machine or build has no such instruction set");
+#endif
 }
 
 static char set_type(const char *name)

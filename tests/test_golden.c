@@ -845,11 +845,9 @@ int main(int argc, char **argv)
                "largest relative error of results and of gradients. --bf16: products of bfloat16,\n"
                "where this processor has them. --cuda: on the GPU.\n"
                "The errors that are allowed are larger where products are in fewer bits.");
-    for (i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], "--threads")) threads = (int)test_number(argv[i + 1], 1024);
-    test_folder(temporary);
     for (i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--threads") && i + 1 < argc) i++;
+        if (!strcmp(argv[i], "--threads") && i + 1 < argc)
+            threads = (int)test_number(argv[++i], 1024);
         else if (!strcmp(argv[i], "--bf16")) {
             backend = sru_cpu_bf16();
             tolerance_values = 1e-2;
@@ -870,17 +868,16 @@ int main(int argc, char **argv)
             }
             if (!backend) {
                 fprintf(stderr, "test_golden: %s\n", error);
-                rmdir(temporary);
                 return 2;
             }
         }
 #endif
         else if (argv[i][0] == '-') {
             fprintf(stderr, "There is no option '%s': see --help.\n", argv[i]);
-            rmdir(temporary);
             return 2;
         }
     }
+    test_folder(temporary);
     printf("kernels: %s\n", backend ? backend->name : sru_cpu()->name);
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--threads")) {

@@ -416,14 +416,20 @@ static REAL stack_loss(void *arg)
     return loss;
 }
 
-static sru_config stack_config(int variant)
+/* N units of inputs and of outputs, projections of P. */
+static sru_config plain_config(size_t N, size_t P)
 {
     sru_config f;
     memset(&f, 0, sizeof f);
     f.arch = SRU_ARCH_SRUPP;
-    f.input_size = 11;
-    f.hidden_size = 11;
-    f.projection_size = 6;
+    f.input_size = f.hidden_size = (int)N;
+    f.projection_size = (int)P;
+    return f;
+}
+
+static sru_config stack_config(int variant)
+{
+    sru_config f = plain_config(11, 6);
     f.highway_bias = -1;
     switch (variant) {
     case 0: break;
@@ -691,12 +697,9 @@ static void test_streaming(void)
             sru_sizes n;
             void *weights;
             int masked;
-            memset(&f, 0, sizeof f);
-            f.arch = SRU_ARCH_SRUPP;
+            f = plain_config(N, i % 2 ? 10 : 37);
             f.input_size = (int)I;
-            f.hidden_size = (int)N;
             f.num_heads = i % 2 ? 2 : 1;
-            f.projection_size = i % 2 ? 10 : 37;
             f.layer_norm = (int)(i % 2);
             f.window = windows[i];
             if (k > 1 && i % 2) continue;
@@ -749,10 +752,7 @@ static void test_ring_and_tape(void)
     void *weights;
     double error;
     test_fill(x, T*B*N, 2);
-    memset(&f, 0, sizeof f);
-    f.arch = SRU_ARCH_SRUPP;
-    f.input_size = f.hidden_size = (int)N;
-    f.projection_size = 8;
+    f = plain_config(N, 8);
     f.window = 70;
     weights = make_model(&m, &f, SRU_PLAIN, T, B, &n);
     memset(&io, 0, sizeof io);
@@ -776,11 +776,7 @@ static void test_fewer_sequences(void)
     const size_t T = 64, D = 24;
     size_t B, fewer;
     int threads, heads;
-    sru_config f;
-    memset(&f, 0, sizeof f);
-    f.arch = SRU_ARCH_SRUPP;
-    f.input_size = f.hidden_size = (int)D;
-    f.projection_size = 4;
+    sru_config f = plain_config(D, 4);
     f.num_layers = 1;
     f.window = 3000;
     for (heads = 1; heads <= 2; heads++)
@@ -838,10 +834,7 @@ static void test_dropout(void)
     test_fill(x, T*B*N, 1);
     test_fill(dh, T*B*N, 1);
     test_fill(d, T*B*N, 1);
-    memset(&f, 0, sizeof f);
-    f.arch = SRU_ARCH_SRUPP;
-    f.input_size = f.hidden_size = (int)N;
-    f.projection_size = 8;
+    f = plain_config(N, 8);
     f.causal = 1;
     f.dropout = 0.3f;
     f.attn_dropout = 0.4f;
