@@ -30,7 +30,7 @@
    CONVENTIONS
    Letters     T time steps, B sequences, I input width, D hidden units of a direction, N output
                width (D, or 2 D if bidirectional: [forward | backward]), L layers, K matrices of a
-               unit (3, or 4 where input and output widths differ and x has a skip term), P
+               unit (3, or 4 where input and output widths differ and x has a skip term; SSRU 2), P
                projection width, H heads, M steps of memory, S floats of state of a sequence, V
                rows of an embedding.
    Arrays      are float32, row-major, last index fastest: x (T,B,I) is x[(t*B + b)*I + i].
@@ -355,13 +355,16 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
 
    dvt[t] is [dzf[t]*c[t-1] | dzr[t]*c[t-1]], dv the sum of these, dbias that of dzf and dzr.
 
+   K = 2 is SSRU, with [candidate | forget] alone: r[t] = 1, s[t] = 0 and g(c) = max(c, 0), whose
+   g'(c) is 1 where c > 0, else 0. G counts the gates: 1 then, else 2.              Kim et al. 2019
+
    Padding: c[t] = c[t-1], h[t] = 0. Bidirectional: columns N/2 ... N-1 go from T-1 down to 0; the
    skip term of each direction is its own half of x.
    In one direction, with neither u nor c wanted, h may be x, and also a where A is N. */
 typedef struct sru_scan {
     size_t         T, B, N, A;              /* A: width of a, which is I, P or N */
-    int            K;                       /* 3 or 4 */
-    int            bidirectional, use_tanh; /* 0 or 1 */
+    int            K;                       /* 2, 3 or 4 */
+    int            bidirectional, use_tanh; /* 0 or 1; K = 2: no use_tanh */
     float          scale_x;                 /* 0 means 1 */
     const float   *a;                       /* (T,B,A) */
     const void    *w;                       /* (K,N,A) in the form type; NULL: u is given */
@@ -369,9 +372,9 @@ typedef struct sru_scan {
     sru_type       storage;                 /* of a, u, x, h, c and their gradients: SRU_PLAIN; on
                                                GPUs also SRU_BF16, SRU_F16, and arrays of these */
     float         *u;                       /* (T,B,K,N); out if w, then NULL: not wanted */
-    const float   *x;                       /* (T,B,N) */
-    const float   *v, *bias;                /* (2,N) [forget | reset]; NULL: 0 */
-    const float   *vt;                      /* (T,B,2,N), or NULL */
+    const float   *x;                       /* (T,B,N), if K = 3 */
+    const float   *v, *bias;                /* (G,N) [forget | reset]; NULL: 0 */
+    const float   *vt;                      /* (T,B,G,N), or NULL */
     const float   *mask_c;                  /* (B,N), or NULL */
     const uint8_t *mask_pad;                /* (T,B), or NULL */
     const float   *c0;                      /* (B,N) before the first step, in backward, too;
@@ -390,7 +393,7 @@ typedef struct sru_scan {
     float         *dx;                      /* (T,B,N), where x is used; NULL: not wanted */
     float         *da;                      /* (T,B,A); may be dx, which is then the sum of both;
                                                NULL: not wanted */
-    float         *dvt;                     /* (T,B,2,N), or NULL */
+    float         *dvt;                     /* (T,B,G,N), or NULL */
     float         *dw, *dv, *dbias;         /* as w (SRU_PLAIN), v, bias; NULL: not wanted */
 } sru_scan;
 
@@ -982,12 +985,12 @@ typedef struct sru__scan_job {
     int distant;                    /* rows of x, h and c lie in memory: to be fetched ahead */
     float scale_x;
     ptrdiff_t u_step, step, vt_step, pad_step;
-    size_t u_plane, plane;          /* between the K planes of u; the 2 of v, bias and vt */
+    size_t u_plane, plane;          /* between the K planes of u; the G of v, bias and vt */
     const float *u, *x, *v, *bias, *vt, *mask_c, *c0;
     const uint8_t *pad;
     float *h, *c, *cT;
     const float *dh;
-    float *dc, *du, *dx, *dvt, *sums;       /* sums (4): of dvf, dvr, dbf, dbr over this sequence */
+    float *dc, *du, *dx, *dvt, *sums;       /* sums (2,G): of dv and dbias over this sequence */
 } sru__scan_job;
 
 typedef struct sru__adamw_job {
@@ -2020,7 +2023,7 @@ typedef struct sru__scan_run {
     size_t u_size, scratch_size;
     float *state;                   /* (B,N) c between chunks */
     size_t state_ld;
-    float *sums;                    /* (B,4,N) for backward */
+    float *sums;                    /* (B,2,G,N) of v and bias, for backward */
 } sru__scan_run;
 
 typedef struct sru__scan_task {
@@ -2028,6 +2031,8 @@ typedef struct sru__scan_task {
     size_t col, d0, n;              /* first unit, in all and in its direction, and how many */
     size_t b0, b1;                  /* sequences b0 ... b1-1 */
 } sru__scan_task;
+
+static size_t sru__gates(const sru_scan *s) { return s->K == 2 ? 1 : 2; }
 
 /* All blocks of a part come before the next part. So threads take different sequences, if there are
    enough; what one writes is further from what the other fetches ahead than where both take units
@@ -2086,7 +2091,7 @@ SRU__INLINE void sru__scan_begin(sru__scan_job *k, const sru__scan_run *r, const
     k->scale_x = s->scale_x;
     k->pad_step = row;
     k->step = row * (ptrdiff_t)s->N;
-    k->vt_step = 2 * k->step;
+    k->vt_step = (ptrdiff_t)sru__gates(s) * k->step;
     k->plane = s->N;
     k->v = s->v ? s->v + p->col : NULL;
     k->bias = s->bias ? s->bias + p->col : NULL;
@@ -2098,7 +2103,7 @@ SRU__INLINE void sru__scan_sequence(sru__scan_job *k, const sru_scan *s, size_t 
 {
     const size_t at = row * s->N + col;
     k->x = s->x ? s->x + at : NULL;
-    k->vt = s->vt ? s->vt + row * 2 * s->N + col : NULL;
+    k->vt = s->vt ? s->vt + row * sru__gates(s) * s->N + col : NULL;
     k->mask_c = s->mask_c ? s->mask_c + b * s->N + col : NULL;
     k->pad = s->mask_pad ? s->mask_pad + row : NULL;
     k->c = s->c ? s->c + at : NULL;
@@ -2260,8 +2265,10 @@ static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const
 {
     const size_t most = sru__max(s->A, 4 * s->N);
     sru_status status;
-    if (s->K != 3 && s->K != 4)
-        return SRU__FAIL(c, SRU_EINVAL, "%s: K must be 3 or 4", name);
+    if (s->K < 2 || s->K > 4)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: K must be 2, 3 or 4", name);
+    if (s->K == 2 && s->use_tanh)
+        return SRU__FAIL(c, SRU_EINVAL, "%s: with K = 2 use_tanh must be 0", name);
     if (s->bidirectional && s->N % 2)
         return SRU__FAIL(c, SRU_EINVAL, "%s: N is %u, but bidirectional wants it even", name, s->N);
     if (s->N > SIZE_MAX / 64 || s->A > SIZE_MAX / 64
@@ -2323,7 +2330,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (s->T && s->B && s->N && !s->h)
         return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h must not be NULL");
     if (r.s.scale_x == 0) r.s.scale_x = 1;
-    if (s->K == 4) r.s.x = NULL;
+    if (s->K != 3) r.s.x = NULL;
     r.kern = kern;
     r.dirs = s->bidirectional ? 2 : 1;
     r.D = s->N / (size_t)r.dirs;
@@ -2429,8 +2436,8 @@ static void sru__scan_backward_tasks(void *job, size_t begin, size_t end, int th
             k.dc = s->dc ? s->dc + b * r->ldc + p.col : NULL;
             k.du = s->du + row * K * N + p.col;
             k.dx = s->x && s->dx ? s->dx + row * N + p.col : NULL;
-            k.dvt = s->dvt ? s->dvt + row * 2 * N + p.col : NULL;
-            k.sums = r->sums + b * 4 * N + p.col;
+            k.dvt = s->dvt ? s->dvt + row * sru__gates(s) * N + p.col : NULL;
+            k.sums = r->sums + b * 2 * sru__gates(s) * N + p.col;
             r->kern->scan_backward(&k);
         }
     }
@@ -2441,13 +2448,14 @@ static void sru__scan_reduce(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
     const sru_scan *s = &r->s;
+    const size_t gates = sru__gates(s);
     size_t plane, b;
     (void)thread;
-    for (plane = 0; plane < 4; plane++) {
-        float *to = plane < 2 ? s->dv : s->dbias;
+    for (plane = 0; plane < 2 * gates; plane++) {
+        float *to = plane < gates ? s->dv : s->dbias;
         for (b = 0; b < s->B && to; b++)
-            r->kern->add(to + plane % 2 * s->N + begin, r->sums + (b * 4 + plane) * s->N + begin,
-                         end - begin);
+            r->kern->add(to + plane % gates * s->N + begin,
+                         r->sums + (b * 2 * gates + plane) * s->N + begin, end - begin);
     }
 }
 
@@ -2466,7 +2474,7 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     if (s->w && s->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "scan_backward: w must be SRU_PLAIN");
     if (r.s.scale_x == 0) r.s.scale_x = 1;
-    if (s->K == 4) r.s.x = NULL;
+    if (s->K != 3) r.s.x = NULL;
     r.kern = sru__kern(c);
     r.dirs = s->bidirectional ? 2 : 1;
     r.D = s->N / (size_t)r.dirs;
@@ -2476,7 +2484,7 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     sru__scan_divide(&r, r.kern->block, 0, (size_t)threads);
     if (s->B && s->N) {
         sru_context inner = *c;
-        r.sums = sru__take_floats(&inner, s->B * 4 * s->N);
+        r.sums = sru__take_floats(&inner, s->B * 2 * sru__gates(s) * s->N);
         if (!r.sums) return sru__no_memory(c);
         if (!c->measure)
             sru__parallel_then(threads, (size_t)r.dirs * r.blocks * r.parts,
@@ -6806,10 +6814,11 @@ SRU__INLINE void SRU__FN(fetch)(const float *p)
     for (i = 0; i < 4 * SRU__W; i += 16) SRU__PREFETCH(p + i);
 }
 
-/* nv vectors side by side. What is loaded comes before what is multiplied and added: gcc would not
-   fuse these around the branches of a part's load, and bits would depend on where a block ends. */
-SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const int nv,
-                                       size_t last)
+/* nv vectors side by side, of units with so many gates. What is loaded comes before what is
+   multiplied and added: gcc would not fuse these around the branches of a part's load, and bits
+   would depend on where a block ends. */
+SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, size_t at,
+                                       const int nv, size_t last)
 {
     const sru__vec zero = sru__zero(), one = zero + 1.0f, tiny = zero + 1e-30f;
     sru__vec c[4], vf[4], vr[4], bf[4], br[4], keep[4], z[8];
@@ -6825,9 +6834,9 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const 
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
         c[q]    = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
         vf[q]   = s->v ? sru__load_part(s->v + i, n) : zero;
-        vr[q]   = s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
+        vr[q]   = gates > 1 && s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
         bf[q]   = s->bias ? sru__load_part(s->bias + i, n) : zero;
-        br[q]   = s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
+        br[q]   = gates > 1 && s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
         keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
         z[2*q]  = z[2*q+1] = one;       /* or gcc -Os warns that padding leaves them unset */
     }
@@ -6837,17 +6846,15 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const 
             SRU__EACH(q, nv, 4) {
                 const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
                 const size_t un = q == nv - 1 ? u_last : SRU__W;
-                sru__vec vft = vf[q], vrt = vr[q], uf, ur;
-                if (vt) {
-                    vft = vft + sru__load_part(vt + i, n);
-                    vrt = vrt + sru__load_part(vt + s->plane + i, n);
-                }
+                sru__vec vft = vf[q], vrt = vr[q], uf, ur = zero;
+                if (vt) vft = vft + sru__load_part(vt + i, n);
+                if (vt && gates > 1) vrt = vrt + sru__load_part(vt + s->plane + i, n);
                 uf = sru__load_part(u + s->u_plane + i, un) + bf[q];
-                ur = sru__load_part(u + 2 * s->u_plane + i, un) + br[q];
-                z[2*q]   = vft * c[q] + uf;
-                z[2*q+1] = vrt * c[q] + ur;
+                if (gates > 1) ur = sru__load_part(u + 2 * s->u_plane + i, un) + br[q];
+                z[gates*q] = vft * c[q] + uf;
+                if (gates > 1) z[gates*q+1] = vrt * c[q] + ur;
             }
-            sru__exps(2 * nv, z, -1, 1);
+            sru__exps(gates * nv, z, -1, 1);
         }
         if (t < fetched) {
             if (x) SRU__FN(fetch)(x + SRU__FN(ahead) * s->step);
@@ -6866,13 +6873,13 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const 
                 u0 = sru__load_part(u + i, un);
                 if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, un);
                 else if (x) skip = sru__rounded(sru__load_part(x + i, n) * s->scale_x);
-                f = sru__inverse(z[2*q]);
-                r = sru__inverse(z[2*q+1]) * keep[q];
+                f = sru__inverse(z[gates*q]);
+                r = gates > 1 ? sru__inverse(z[gates*q+1]) * keep[q] : keep[q];
                 c[q] = (c[q] - u0) * f + u0;
                 /* a state that fades out would become denormal, and slow */
                 if (!SRU__FLUSHES) c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
-                g = s->use_tanh ? sru__tanh(c[q]) : c[q];
-                sru__store_part(h + i, (g - skip) * r + skip, n);
+                g = gates == 1 ? sru__most(zero, c[q]) : s->use_tanh ? sru__tanh(c[q]) : c[q];
+                sru__store_part(h + i, gates > 1 ? (g - skip) * r + skip : g * r, n);
             }
             if (cs) sru__store_part(cs + i, c[q], n);
         }
@@ -6887,26 +6894,32 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, size_t at, const 
         sru__store_part(s->cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
 }
 
-static void SRU__FN(scan_forward)(const sru__scan_job *s)
+SRU__INLINE void SRU__FN(scan_units)(const sru__scan_job *s, const int gates)
 {
+    const int any = SRU__W > 1 && gates > 1;    /* what is left in one go, not vector by vector */
     size_t at, nv, last;
     for (at = 0; at < s->n; at += nv * SRU__W) {
         const size_t left = s->n - at;
-        nv = sru__min(4, (left + SRU__W - 1) / SRU__W);
-        if (SRU__W == 1 && nv < 4) nv = 1;      /* of units alone few are left */
+        nv = left >= 4 * SRU__W ? 4 : any ? (left + SRU__W - 1) / SRU__W : 1;
         last = sru__min(SRU__W, left - (nv - 1) * SRU__W);
-        if (nv == 1) SRU__FN(scan_vectors)(s, at, 1, last);
-        else if (SRU__W > 1 && nv == 2) SRU__FN(scan_vectors)(s, at, 2, last);
-        else if (SRU__W > 1 && nv == 3) SRU__FN(scan_vectors)(s, at, 3, last);
-        else if (SRU__W > 1 && last < SRU__W) SRU__FN(scan_vectors)(s, at, 4, last);
-        else SRU__FN(scan_vectors)(s, at, 4, SRU__W);
+        if (nv == 1) SRU__FN(scan_vectors)(s, gates, at, 1, last);
+        else if (any && nv == 2) SRU__FN(scan_vectors)(s, gates, at, 2, last);
+        else if (any && nv == 3) SRU__FN(scan_vectors)(s, gates, at, 3, last);
+        else if (any && last < SRU__W) SRU__FN(scan_vectors)(s, gates, at, 4, last);
+        else SRU__FN(scan_vectors)(s, gates, at, 4, SRU__W);
     }
+}
+
+static void SRU__FN(scan_forward)(const sru__scan_job *s)
+{
+    if (s->K > 2) SRU__FN(scan_units)(s, 2);
+    else SRU__FN(scan_units)(s, 1);
 }
 
 #ifndef SRU_NO_BACKWARD
 /* From the last step to the first; pointers are those of the first. */
-SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t at, const int nv,
-                                                size_t last)
+SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const int gates, size_t at,
+                                                const int nv, size_t last)
 {
     const sru__vec zero = sru__zero(), one = zero + 1.0f;
     sru__vec vf[4], vr[4], bf[4], br[4], keep[4], c0[4], c1[4], z[8];
@@ -6916,9 +6929,9 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t a
     SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
         vf[q]   = s->v ? sru__load_part(s->v + i, n) : zero;
-        vr[q]   = s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
+        vr[q]   = gates > 1 && s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
         bf[q]   = s->bias ? sru__load_part(s->bias + i, n) : zero;
-        br[q]   = s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
+        br[q]   = gates > 1 && s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
         keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
         c0[q]   = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
         dc[q]   = s->dc ? sru__load_part(s->dc + i, n) : zero;
@@ -6944,19 +6957,17 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t a
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-            sru__vec vft = vf[q], vrt = vr[q], uf, ur;
+            sru__vec vft = vf[q], vrt = vr[q], uf, ur = zero;
             if (skipped) continue;
-            if (vt) {
-                vft = vft + sru__load_part(vt + i, n);
-                vrt = vrt + sru__load_part(vt + s->plane + i, n);
-            }
+            if (vt) vft = vft + sru__load_part(vt + i, n);
+            if (vt && gates > 1) vrt = vrt + sru__load_part(vt + s->plane + i, n);
             c1[q] = t ? sru__load_part(c - s->step + i, n) : c0[q];
             uf = sru__load_part(u + s->u_plane + i, n) + bf[q];
-            ur = sru__load_part(u + 2 * s->u_plane + i, n) + br[q];
-            z[2*q]   = vft * c1[q] + uf;
-            z[2*q+1] = vrt * c1[q] + ur;
+            if (gates > 1) ur = sru__load_part(u + 2 * s->u_plane + i, n) + br[q];
+            z[gates*q] = vft * c1[q] + uf;
+            if (gates > 1) z[gates*q+1] = vrt * c1[q] + ur;
         }
-        if (!skipped) sru__exps(2 * nv, z, -1, 1);
+        if (!skipped) sru__exps(gates * nv, z, -1, 1);
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
             sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, dzf, dzr, dht, dct;
@@ -6965,69 +6976,75 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, size_t a
                 for (k = 0; k < s->K; k++)
                     sru__store_part(du + (size_t)k * s->u_plane + i, zero, n);
                 if (dx) sru__store_part(dx + i, zero, n);
-                if (dvt) {
-                    sru__store_part(dvt + i, zero, n);
-                    sru__store_part(dvt + s->plane + i, zero, n);
-                }
+                if (dvt) sru__store_part(dvt + i, zero, n);
+                if (dvt && gates > 1) sru__store_part(dvt + s->plane + i, zero, n);
                 continue;
             }
-            if (vt) {
-                vft = vft + sru__load_part(vt + i, n);
-                vrt = vrt + sru__load_part(vt + s->plane + i, n);
-            }
+            if (vt) vft = vft + sru__load_part(vt + i, n);
+            if (vt && gates > 1) vrt = vrt + sru__load_part(vt + s->plane + i, n);
             u0 = sru__load_part(u + i, n);
-            f = sru__inverse(z[2*q]);
-            r = sru__inverse(z[2*q+1]);
+            f = sru__inverse(z[gates*q]);
+            r = gates > 1 ? sru__inverse(z[gates*q+1]) : one;
             g = sru__load_part(c + i, n);
-            if (s->use_tanh) g = sru__tanh(g);
+            if (gates > 1 && s->use_tanh) g = sru__tanh(g);
             if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, n);
             else if (x) skip = sru__rounded(sru__load_part(x + i, n) * s->scale_x);
             dht = sru__load_part(dh + i, n);
 
-            /* forward: h = (g - skip)*r*keep + skip, r = sigmoid(zr) */
+            /* forward: h = (g - skip)*r*keep + skip, r = sigmoid(zr); of one gate h = g*keep */
             dg = sru__rounded(dht * keep[q] * r);
             dzr = dht * keep[q] * (g - skip) * r * (one - r);
             if (s->K == 4) sru__store_part(du + 3 * s->u_plane + i, dht - dg, n);
             else if (dx) sru__store_part(dx + i, (dht - dg) * s->scale_x, n);
-            dct = s->use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
+            if (gates == 1) dct = sru__select(g > zero, dg, zero) + dc[q];
+            else dct = s->use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
 
             /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
             sru__store_part(du + i, dct * (one - f), n);
             dzf = dct * (c1[q] - u0) * f * (one - f);
             sru__store_part(du + s->u_plane + i, dzf, n);
-            sru__store_part(du + 2 * s->u_plane + i, dzr, n);
+            if (gates > 1) sru__store_part(du + 2 * s->u_plane + i, dzr, n);
 
             /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br */
             dvft = sru__rounded(dzf * c1[q]);
-            dvrt = sru__rounded(dzr * c1[q]);
-            if (dvt) {
-                sru__store_part(dvt + i, dvft, n);
-                sru__store_part(dvt + s->plane + i, dvrt, n);
-            }
+            if (dvt) sru__store_part(dvt + i, dvft, n);
             dvf[q] = dvf[q] + dvft;
-            dvr[q] = dvr[q] + dvrt;
             dbf[q] = dbf[q] + dzf;
-            dbr[q] = dbr[q] + dzr;
-            dc[q] = dct * f + (dzf * vft + dzr * vrt);
+            if (gates > 1) {
+                dvrt = sru__rounded(dzr * c1[q]);
+                if (dvt) sru__store_part(dvt + s->plane + i, dvrt, n);
+                dvr[q] = dvr[q] + dvrt;
+                dbr[q] = dbr[q] + dzr;
+                dc[q] = dct * f + (dzf * vft + dzr * vrt);
+            } else {
+                dc[q] = dct * f + dzf * vft;
+            }
         }
     }
     SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
         if (s->dc) sru__store_part(s->dc + i, dc[q], n);
         sru__store_part(s->sums + i, dvf[q], n);
+        sru__store_part(s->sums + (size_t)gates * s->plane + i, dbf[q], n);
+        if (gates == 1) continue;
         sru__store_part(s->sums + s->plane + i, dvr[q], n);
-        sru__store_part(s->sums + 2 * s->plane + i, dbf[q], n);
         sru__store_part(s->sums + 3 * s->plane + i, dbr[q], n);
     }
 }
 
-static void SRU__FN(scan_backward)(const sru__scan_job *s)
+SRU__INLINE void SRU__FN(scan_backward_units)(const sru__scan_job *s, const int gates)
 {
     size_t at = 0;
     for (; at + 4 * SRU__W <= s->n; at += 4 * SRU__W)
-        SRU__FN(scan_backward_vectors)(s, at, 4, SRU__W);
+        SRU__FN(scan_backward_vectors)(s, gates, at, 4, SRU__W);
     for (; at < s->n; at += SRU__W)
-        SRU__FN(scan_backward_vectors)(s, at, 1, s->n - at < SRU__W ? s->n - at : SRU__W);
+        SRU__FN(scan_backward_vectors)(s, gates, at, 1, sru__min(SRU__W, s->n - at));
+}
+
+static void SRU__FN(scan_backward)(const sru__scan_job *s)
+{
+    if (s->K > 2) SRU__FN(scan_backward_units)(s, 2);
+    else SRU__FN(scan_backward_units)(s, 1);
 }
 #endif
 

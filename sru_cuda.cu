@@ -98,9 +98,11 @@ __device__ __forceinline__ float warp_max(float x)
    want many helpers; in the backward pass many columns want none, and each thread itself has its
    next steps under way.
 
-   Of each (t,b,n) it reads K of u, and x if K = 3, and writes h: 20 bytes; with c 24. Half as many
-   where s.storage is bfloat16 or float16. Where only u is, as scratch memory of products in these
-   types, 14 or, with K = 4, 12. State, gates and sums are float32 always. */
+   Of each (t,b,n) it reads K of u, and x if K = 3, and writes h: 20 bytes, or 12 if K = 2; with c
+   24, or 16. Half as many where s.storage is bfloat16 or float16. Where only u is, as scratch
+   memory of products in these types, 14, with K = 4 12, with K = 2 8. State, gates and sums are
+   float32 always. */
+enum unit { PLAIN, TANH, SSRU };    /* g(c) is c, tanh(c); or max(c, 0), with one gate, K = 2 */
 enum { FEW = 6, MANY = 2 };         /* helpers of a warp of columns, where these are few and many */
 enum { SCAN = 64 };                 /* columns of a block without helpers; else it has 32 */
 
@@ -236,7 +238,8 @@ __device__ __forceinline__ void with_helpers(Y (&tiles)[2][HELPERS*R][WARP], int
 
 /* What both passes read in each step: u, the skip term, vt and mask_pad, of types U and S for the
    first two. EXTRA: with vt or mask_pad, or both. */
-template <class U, class S, bool EXTRA> struct inputs {
+template <class U, class S, unit G, bool EXTRA> struct inputs {
+    enum { GATES = G == SSRU ? 1 : 2 };
     struct loaded { U u0, u1, u2; S x; float vf, vr; uint8_t pad; };
     const stream<U> u0, u1, u2;
     const stream<S> skip;
@@ -246,25 +249,32 @@ template <class U, class S, bool EXTRA> struct inputs {
 
     __device__ inputs(const sru_scan &s, const column &at, const U *u, const S *x)
         : u0(u + at.row*(size_t)s.K*s.N + at.n, at.step*s.K), u1(u0.at(0) + s.N, at.step*s.K),
-          u2(u1.at(0) + s.N, at.step*s.K),
+          u2(u1.at(0) + (G == SSRU ? 0 : s.N), at.step*s.K),
           skip(given(x, at.row*(s.K == 4 ? 4 : 1)*s.N + at.n, at.step*(s.K == 4 ? 4 : 1))),
-          vf(given(s.vt, at.row*2*s.N + at.n, at.step*2)),
-          vr(given(s.vt, at.row*2*s.N + at.n + s.N, at.step*2)),
+          vf(given(s.vt, at.row*GATES*s.N + at.n, at.step*GATES)),
+          vr(given(G == SSRU ? NULL : s.vt, at.row*GATES*s.N + at.n + s.N, at.step*GATES)),
           pad(given(s.mask_pad, at.row, at.step/(int)s.N)),
           bf(s.bias ? s.bias[at.n]*MINUS_LOG2E : 0),
-          br(s.bias ? s.bias[s.N + at.n]*MINUS_LOG2E : 0), scale(s.K == 4 ? 1 : s.scale_x) {}
+          br(s.bias && G != SSRU ? s.bias[s.N + at.n]*MINUS_LOG2E : 0),
+          scale(s.K == 4 ? 1 : s.scale_x) {}
 
     __device__ __forceinline__ void load(loaded &v, int t) const
     {
         v.u0 = u0[t];
         v.u1 = u1[t];
-        v.u2 = u2[t];
-        v.x = skip[t];
+        v.u2 = G == SSRU ? v.u1 : u2[t];
+        v.x = G == SSRU ? S() : skip[t];
         v.vf = EXTRA ? vf[t] : 0;
-        v.vr = EXTRA ? vr[t] : 0;
+        v.vr = EXTRA && G != SSRU ? vr[t] : 0;
         v.pad = EXTRA ? pad[t] : 0;
     }
 };
+
+/* g(c). NaN stays NaN. */
+template <unit G> __device__ __forceinline__ float activation(float c)
+{
+    return G == TANH ? tanhf(c) : G == SSRU && c < 0 ? 0 : c;
+}
 
 /* What is ready of a step before its turn comes. */
 template <bool EXTRA> struct alignas(16) forward_ready {
@@ -286,12 +296,12 @@ template <> struct alignas(16) forward_ready<true> {
 
 /* U, S, H: types of u, of the skip term, and of h and c. Where columns are many, eight blocks of
    them should find room at a time. */
-template <class U, class S, class H, bool TANH, bool EXTRA, int HELPERS>
-__global__ void __launch_bounds__((1 + HELPERS)*WARP, HELPERS == MANY && !TANH ? 8 : 1)
+template <class U, class S, class H, unit G, bool EXTRA, int HELPERS>
+__global__ void __launch_bounds__((1 + HELPERS)*WARP, HELPERS == MANY && G != TANH ? 8 : 1)
 scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 {
     enum { R = EXTRA ? 4 : 8 };
-    typedef typename inputs<U, S, EXTRA>::loaded loaded;
+    typedef typename inputs<U, S, G, EXTRA>::loaded loaded;
     typedef forward_ready<EXTRA> ready;
     __shared__ ready tiles[2][HELPERS*R][WARP];
     const size_t i = (size_t)blockIdx.x*WARP + threadIdx.x%WARP, N = s.N;
@@ -299,10 +309,11 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
     const column at(s, i, false);
     const size_t b = i/N, n = at.n;
     const bool has_c = s.c;
-    const inputs<U, S, EXTRA> from(s, at, u, skip);
+    const inputs<U, S, G, EXTRA> from(s, at, u, skip);
     const stream<H> h((H *)s.h + at.row*N + n, at.step);
     const stream<H> cs((H *)(has_c ? s.c : s.h) + at.row*N + n, at.step);
-    const float vf = s.v ? s.v[n]*MINUS_LOG2E : 0, vr = s.v ? s.v[N + n]*MINUS_LOG2E : 0;
+    const float vf = s.v ? s.v[n]*MINUS_LOG2E : 0;
+    const float vr = s.v && G != SSRU ? s.v[N + n]*MINUS_LOG2E : 0;
     const float keep = s.mask_c ? s.mask_c[i] : 1;
     float c = s.c0 ? s.c0[b*ldc + n] : 0;
 
@@ -318,9 +329,11 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
         return y;
     };
     auto step = [&](const ready &y, int t) {
-        const float f = sigmoid(fmaf(y.wf(vf), c, y.zf)), r = sigmoid(fmaf(y.wr(vr), c, y.zr));
+        const float f = sigmoid(fmaf(y.wf(vf), c, y.zf));
+        const float r = G == SSRU ? 1 : sigmoid(fmaf(y.wr(vr), c, y.zr));
         c = y.padded() ? c : fmaf(c - y.u0, f, y.u0);
-        put(h.at(t), y.padded() ? 0 : fmaf((TANH ? tanhf(c) : c) - y.x, r*keep, y.x));
+        const float g = activation<G>(c);
+        put(h.at(t), y.padded() ? 0 : G == SSRU ? g*keep : fmaf(g - y.x, r*keep, y.x));
         if (has_c) put(cs.at(t), c);
     };
 
@@ -333,14 +346,15 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
    multiplied for the gradients of u0 and of the forget gate, zr is that of the reset gate. */
 struct alignas(16) backward_ready { float dg, keep, more, du0, zf, zr, c1; };
 
-/* Reads u, x, c and dh, writes du and dx: 40 bytes, or 20. sums (B,4,N): of this sequence, for dv
+/* Reads u, x, c and dh, writes du and dx: 40 bytes, or 20. sums (B,2,G,N): of this sequence, for dv
    and dbias. H: s.storage. */
-template <class H, bool TANH, bool EXTRA, int HELPERS>
+template <class H, unit G, bool EXTRA, int HELPERS>
 __global__ void __launch_bounds__(HELPERS ? (1 + HELPERS)*WARP : SCAN)
 scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H *dskip)
 {
     enum { R = HELPERS || EXTRA ? 4 : 8, LANES = HELPERS ? (int)WARP : (int)SCAN };
-    struct loaded : inputs<H, H, EXTRA>::loaded { H dh, c1; };
+    enum { GATES = inputs<H, H, G, EXTRA>::GATES };
+    struct loaded : inputs<H, H, G, EXTRA>::loaded { H dh, c1; };
     struct begun { float u0, zf, zr, x, wf, wr, dh, c, c1; bool pad; };
     const size_t i = (size_t)blockIdx.x*LANES + threadIdx.x%LANES, N = s.N;
     const unsigned lanes = __ballot_sync(~0u, i < s.B*N);
@@ -348,15 +362,16 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     const column at(s, i, true);
     const size_t b = i/N, n = at.n, u_at = at.row*(size_t)s.K*N + n, x_at = at.row*N + n;
     const bool has_dx = dskip, has_dvt = EXTRA && s.dvt;
-    const inputs<H, H, EXTRA> from(s, at, (const H *)s.u, skip);
+    const inputs<H, H, G, EXTRA> from(s, at, (const H *)s.u, skip);
     const stream<H> dhs((const H *)s.dh + x_at, at.step), cs((const H *)s.c + x_at, at.step);
     const stream<H> du0((const H *)s.du + u_at, at.step*s.K), du1(du0.at(0) + N, at.step*s.K),
                     du2(du1.at(0) + N, at.step*s.K);
     const stream<H> dx(has_dx ? dskip + (s.K == 4 ? u_at : x_at) : (const H *)s.du,
                        at.step*(s.K == 4 ? 4 : 1));
-    const stream<float> dvtf((has_dvt ? s.dvt : (float *)s.du) + at.row*2*N + n, at.step*2),
-                        dvtr(dvtf.at(0) + N, at.step*2);
-    float vf = s.v ? s.v[n] : 0, vr = s.v ? s.v[N + n] : 0;
+    const stream<float> dvtf((has_dvt ? s.dvt : (float *)s.du) + at.row*GATES*N + n,
+                             at.step*GATES),
+                        dvtr(dvtf.at(0) + N, at.step*GATES);
+    float vf = s.v ? s.v[n] : 0, vr = s.v && G != SSRU ? s.v[N + n] : 0;
     const float keep = s.mask_c ? s.mask_c[i] : 1;
     const float c0 = s.c0 ? s.c0[b*ldc + n] : 0, one = HELPERS || s.T;
     const int T = (int)s.T;
@@ -388,15 +403,15 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         vr = pinned(lanes, vr);
     };
     auto prepare = [&](const begun &x, int t) {
-        const float g = TANH ? tanhf(x.c) : x.c;
+        const float g = activation<G>(x.c);
         const float wf = EXTRA ? vf + x.wf : vf, wr = EXTRA ? vr + x.wr : vr;
         const float f = sigmoid(fmaf(wf*MINUS_LOG2E, x.c1, x.zf));
-        const float r = sigmoid(fmaf(wr*MINUS_LOG2E, x.c1, x.zr));
+        const float r = G == SSRU ? 1 : sigmoid(fmaf(wr*MINUS_LOG2E, x.c1, x.zr));
         backward_ready y;
 
-        /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr) */
+        /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr); of one gate h = g*keep */
         const float d = x.dh*keep, dg = d*r;
-        y.dg = TANH ? dg*fmaf(-g, g, 1) : dg;
+        y.dg = G == TANH ? dg*fmaf(-g, g, 1) : G == SSRU && !(x.c > 0) ? 0 : dg;
         y.zr = d*(g - x.x)*r*(1 - r);
 
         /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
@@ -407,7 +422,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         y.keep = x.pad ? 1 : fmaf(y.zf, wf, f);
         y.more = y.zr*wr;
         y.c1 = x.c1;
-        if (HELPERS && t >= T) return y;
+        if (G == SSRU || (HELPERS && t >= T)) return y;
         put(du2.at(t), y.zr);
         if (has_dx) put(dx.at(t), (x.dh - dg)*from.scale);
         if (has_dvt) *dvtr.at(t) = y.zr*x.c1;
@@ -439,11 +454,12 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         });
     }
     if (s.dc) s.dc[b*ldc + n] = dc;
-    sums += b*4*N + n;
-    sums[0]   = dvf;
-    sums[N]   = dvr;
-    sums[2*N] = dbf;
-    sums[3*N] = dbr;
+    sums += b*2*GATES*N + n;
+    sums[0]       = dvf;
+    sums[GATES*N] = dbf;
+    if (G == SSRU) return;
+    sums[N]       = dvr;
+    sums[3*N]     = dbr;
 }
 
 /* Sums of columns of in (rows,n), in a fixed order. Block y sums its part of the rows and writes
@@ -1293,7 +1309,9 @@ sru_status linear_backward(const sru_context *ctx, float *dx, float *dw, float *
 
 sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
 {
-    if (s->K != 3 && s->K != 4) return fail(c, SRU_EINVAL, "%s: K must be 3 or 4", name);
+    if (s->K < 2 || s->K > 4) return fail(c, SRU_EINVAL, "%s: K must be 2, 3 or 4", name);
+    if (s->K == 2 && s->use_tanh)
+        return fail(c, SRU_EINVAL, "%s: with K = 2 use_tanh must be 0", name);
     if (s->bidirectional && s->N%2)
         return fail(c, SRU_EINVAL, "%s: N is %zu, but bidirectional wants it even", name, s->N);
     if (product({s->T, s->B, (size_t)s->K, s->N, 4}) == SIZE_MAX
@@ -1338,36 +1356,42 @@ sru_status scan_product(const sru_context *c, const sru_scan *s, void *u, cudaDa
                 {w, type, s->A, true, group}, rows, D, s->A, 1, 0, dirs*(size_t)s->K);
 }
 
+size_t gates(const sru_scan &s) { return s.K == 2 ? 1 : 2; }
+
 /* So few columns that not all multiprocessors have three warps of them. */
 bool few(const sru_context *c, const sru_scan &s)
 {
     return ceil_div(s.B*s.N, WARP) <= 3*device_of(c)->multiprocessors;
 }
 
-template <int HELPERS, class H, class U, class S>
+template <int HELPERS, class H, unit G, class U, class S>
 sru_status scan_with(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
 {
-    const bool extra = s.vt || s.mask_pad;
     return launch(c, "scan_forward",
-                  s.use_tanh ? extra ? scan_forward_kernel<U, S, H, true, true, HELPERS>
-                                     : scan_forward_kernel<U, S, H, true, false, HELPERS>
-                             : extra ? scan_forward_kernel<U, S, H, false, true, HELPERS>
-                                     : scan_forward_kernel<U, S, H, false, false, HELPERS>,
+                  s.vt || s.mask_pad ? scan_forward_kernel<U, S, H, G, true, HELPERS>
+                                     : scan_forward_kernel<U, S, H, G, false, HELPERS>,
                   ceil_div(s.B*s.N, WARP), 1, (1 + HELPERS)*WARP, s, ldc, u, skip);
 }
 
-template <class H, class U, class S>
+template <class H, unit G, class U, class S>
 sru_status scan_skip(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
 {
-    return few(c, s) ? scan_with<FEW, H>(c, s, ldc, u, skip)
-                     : scan_with<MANY, H>(c, s, ldc, u, skip);
+    return few(c, s) ? scan_with<FEW, H, G>(c, s, ldc, u, skip)
+                     : scan_with<MANY, H, G>(c, s, ldc, u, skip);
+}
+
+template <class H, unit G, class U>
+sru_status scan_unit(const sru_context *c, const sru_scan &s, size_t ldc, const U *u)
+{
+    return s.K == 4 ? scan_skip<H, G>(c, s, ldc, u, u + 3*s.N)
+                    : scan_skip<H, G>(c, s, ldc, u, (const H *)s.x);
 }
 
 template <class H, class U>
 sru_status scan_u(const sru_context *c, const sru_scan &s, size_t ldc, const U *u)
 {
-    return s.K == 4 ? scan_skip<H>(c, s, ldc, u, u + 3*s.N)
-                    : scan_skip<H>(c, s, ldc, u, (const H *)s.x);
+    if (s.K == 2) return scan_skip<H, SSRU>(c, s, ldc, u, (const H *)NULL);
+    return s.use_tanh ? scan_unit<H, TANH>(c, s, ldc, u) : scan_unit<H, PLAIN>(c, s, ldc, u);
 }
 
 sru_status scan(const sru_context *c, const sru_scan &s, size_t ldc, const void *u,
@@ -1444,7 +1468,7 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
             p.h = further(s.h, at*s.N, size);
             p.x = further(s.x, at*s.N, size);
             p.c = further(s.c, at*s.N, size);
-            p.vt = further(s.vt, at*2*s.N, sizeof(float));
+            p.vt = further(s.vt, at*gates(s)*s.N, sizeof(float));
             p.mask_pad = further(s.mask_pad, at, 1);
             TRY(scan(c, p, ldc, u, u_type));
             if (!T) break;
@@ -1453,27 +1477,32 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
     });
 }
 
-template <int HELPERS, class H>
+template <int HELPERS, unit G, class H>
 sru_status scan_back_with(const sru_context *c, const sru_scan &s, size_t ldc, float *sums,
                           const H *skip, H *dskip)
 {
-    const bool extra = s.vt || s.dvt || s.mask_pad;
     return launch(c, "scan_backward",
-                  s.use_tanh ? extra ? scan_backward_kernel<H, true, true, HELPERS>
-                                     : scan_backward_kernel<H, true, false, HELPERS>
-                             : extra ? scan_backward_kernel<H, false, true, HELPERS>
-                                     : scan_backward_kernel<H, false, false, HELPERS>,
+                  s.vt || s.dvt || s.mask_pad ? scan_backward_kernel<H, G, true, HELPERS>
+                                              : scan_backward_kernel<H, G, false, HELPERS>,
                   ceil_div(s.B*s.N, HELPERS ? (size_t)WARP : (size_t)SCAN), 1,
                   HELPERS ? (1 + HELPERS)*WARP : (int)SCAN, s, ldc, sums, skip, dskip);
+}
+
+template <unit G, class H>
+sru_status scan_back_unit(const sru_context *c, const sru_scan &s, size_t ldc, float *sums)
+{
+    const H *skip = (const H *)(s.K == 4 ? further(s.u, 3*s.N, sizeof(H)) : s.x);
+    H *dskip = (H *)(s.K == 4 ? further(s.du, 3*s.N, sizeof(H)) : s.x ? s.dx : NULL);
+    return few(c, s) ? scan_back_with<FEW, G>(c, s, ldc, sums, skip, dskip)
+                     : scan_back_with<0, G>(c, s, ldc, sums, skip, dskip);
 }
 
 template <class H>
 sru_status scan_back(const sru_context *c, const sru_scan &s, size_t ldc, float *sums)
 {
-    const H *skip = (const H *)(s.K == 4 ? further(s.u, 3*s.N, sizeof(H)) : s.x);
-    H *dskip = (H *)(s.K == 4 ? further(s.du, 3*s.N, sizeof(H)) : s.x ? s.dx : NULL);
-    return few(c, s) ? scan_back_with<FEW>(c, s, ldc, sums, skip, dskip)
-                     : scan_back_with<0>(c, s, ldc, sums, skip, dskip);
+    return s.K == 2   ? scan_back_unit<SSRU, H>(c, s, ldc, sums)
+         : s.use_tanh ? scan_back_unit<TANH, H>(c, s, ldc, sums)
+                      : scan_back_unit<PLAIN, H>(c, s, ldc, sums);
 }
 
 sru_status scan_backward(const sru_context *ctx, const sru_scan *args)
@@ -1487,18 +1516,18 @@ sru_status scan_backward(const sru_context *ctx, const sru_scan *args)
         return fail(ctx, SRU_EINVAL, "%s: w must be SRU_PLAIN", name);
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         sru_scan s = *args;
-        const size_t ldc = s.ldc ? s.ldc : s.N;
+        const size_t ldc = s.ldc ? s.ldc : s.N, GN = gates(s)*s.N;
         if (s.scale_x == 0) s.scale_x = 1;
-        if (s.K == 4) s.x = NULL;
+        if (s.K != 3) s.x = NULL;
         if (s.T && s.B && s.N) {
             sru_context inner = *c;
-            float *sums = take<float>(&inner, s.B*4*s.N);
+            float *sums = take<float>(&inner, s.B*2*GN);
             if (!sums) return no_memory(c, name);
             if (!c->measure)
                 TRY(s.storage == SRU_BF16  ? scan_back<bf16>(c, s, ldc, sums)
                     : s.storage == SRU_F16 ? scan_back<fp16>(c, s, ldc, sums)
                                            : scan_back<float>(c, s, ldc, sums));
-            TRY(add_columns(&inner, name, s.dv, s.dbias, 2*s.N, sums, s.B, 4*s.N));
+            TRY(add_columns(&inner, name, s.dv, s.dbias, GN, sums, s.B, 2*GN));
         }
         if (!s.w) return SRU_OK;
         /* forward: u = a w' */

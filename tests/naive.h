@@ -76,6 +76,23 @@ typedef struct naive_scan {
     REAL          *dc, *du, *dx, *da, *dvt, *dw, *dv, *dbias;
 } naive_scan;
 
+/* Gates of a unit: SSRU has no reset gate. */
+static inline size_t naive_gates(const naive_scan *p)
+{
+    return p->K == 2 ? 1 : 2;
+}
+
+/* g(c), and its derivative. */
+static inline REAL naive_g(const naive_scan *p, REAL c)
+{
+    return p->K == 2 ? (c > 0 ? c : 0) : p->use_tanh ? (REAL)tanh((double)c) : c;
+}
+
+static inline REAL naive_dg(const naive_scan *p, REAL c)
+{
+    return p->K == 2 ? (REAL)(c > 0) : p->use_tanh ? 1 - naive_g(p, c)*naive_g(p, c) : 1;
+}
+
 /* What one unit sees in one step. */
 typedef struct naive_step {
     size_t i;               /* index of (t,b,n) */
@@ -84,19 +101,29 @@ typedef struct naive_step {
     int    pad;
 } naive_step;
 
+/* What c is multiplied by in gate i, 0 forget or 1 reset; and the gate. */
+static inline REAL naive_v(const naive_scan *p, const naive_step *s, size_t i, size_t n)
+{
+    return (p->v ? p->v[i*p->N + n] : 0) + (p->vt ? p->vt[s->vt + i*p->N] : 0);
+}
+
+static inline REAL naive_gate(const naive_scan *p, const naive_step *s, size_t i, size_t n)
+{
+    return naive_sigmoid(p->u[s->u + (i + 1)*p->N] + naive_v(p, s, i, n)*s->c
+                         + (p->bias ? p->bias[i*p->N + n] : 0));
+}
+
 static inline naive_step naive_scan_step(const naive_scan *p, size_t t, size_t b, size_t n, REAL c)
 {
     naive_step s;
     size_t tb = t*p->B + b, N = p->N;
-    REAL vf = p->v ? p->v[n] : 0, vr = p->v ? p->v[N + n] : 0;
     s.i = tb*N + n;
     s.u = tb*(size_t)p->K*N + n;
-    s.vt = tb*2*N + n;
-    if (p->vt) vf += p->vt[s.vt], vr += p->vt[s.vt + N];
+    s.vt = tb*naive_gates(p)*N + n;
     s.c = c;
-    s.f = naive_sigmoid(p->u[s.u + N] + vf*c + (p->bias ? p->bias[n] : 0));
-    s.r = naive_sigmoid(p->u[s.u + 2*N] + vr*c + (p->bias ? p->bias[N + n] : 0));
-    s.s = p->K == 4 ? p->u[s.u + 3*N] : p->x ? p->scale_x*p->x[s.i] : 0;
+    s.f = naive_gate(p, &s, 0, n);
+    s.r = naive_gates(p) > 1 ? naive_gate(p, &s, 1, n) : 1;
+    s.s = p->K == 4 ? p->u[s.u + 3*N] : p->x && p->K == 3 ? p->scale_x*p->x[s.i] : 0;
     s.m = p->mask_c ? p->mask_c[b*N + n] : 1;
     s.pad = p->mask_pad ? p->mask_pad[tb] : 0;
     return s;
@@ -119,8 +146,7 @@ static inline void naive_scan_forward(const naive_scan *p)
                 naive_step s = naive_scan_step(p, naive_scan_time(p, n, i), b, n, c);
                 if (!s.pad) c = s.f*c + (1 - s.f)*p->u[s.u];
                 p->c[s.i] = c;
-                p->h[s.i] = s.pad ? 0
-                          : s.r*s.m*((p->use_tanh ? (REAL)tanh((double)c) : c) - s.s) + s.s;
+                p->h[s.i] = s.pad ? 0 : s.r*s.m*(naive_g(p, c) - s.s) + s.s;
             }
             if (p->cT) p->cT[b*p->N + n] = c;
         }
@@ -138,37 +164,36 @@ static inline void naive_scan_backward(const naive_scan *p)
                 REAL before = i ? p->c[(naive_scan_time(p, n, i - 1)*p->B + b)*N + n]
                             : p->c0 ? p->c0[b*N + n] : 0;
                 naive_step s = naive_scan_step(p, t, b, n, before);
-                REAL g, dg, u0 = p->u[s.u], dh = p->dh[s.i], ds, dr, df, dz1, dz2, vf, vr;
-                int k;
+                REAL u0 = p->u[s.u], dh = p->dh[s.i], ds, dr, df, dz[2], next;
+                size_t k;
                 if (s.pad) {
-                    for (k = 0; k < p->K; k++) p->du[s.u + (size_t)k*N] = 0;
+                    for (k = 0; k < (size_t)p->K; k++) p->du[s.u + k*N] = 0;
                     if (p->dx && p->x && p->K == 3) p->dx[s.i] = 0;
-                    if (p->dvt) p->dvt[s.vt] = p->dvt[s.vt + N] = 0;
+                    for (k = 0; k < naive_gates(p) && p->dvt; k++) p->dvt[s.vt + k*N] = 0;
                     continue;
                 }
                 /* forward: h = r*m*(g(c) - s) + s */
-                g = p->use_tanh ? (REAL)tanh((double)p->c[s.i]) : p->c[s.i];
-                dg = p->use_tanh ? 1 - g*g : 1;
-                dr = dh*s.m*(g - s.s);
+                dr = dh*s.m*(naive_g(p, p->c[s.i]) - s.s);
                 ds = dh*(1 - s.r*s.m);
-                dc += dh*s.r*s.m*dg;
+                dc += dh*s.r*s.m*naive_dg(p, p->c[s.i]);
                 /* forward: c = f*before + (1 - f)*u0 */
                 df = dc*(before - u0);
                 p->du[s.u] = dc*(1 - s.f);
-                /* forward: f, r = sigmoid(z1), sigmoid(z2), z = u + (v + vt)*before + bias */
-                dz1 = df*s.f*(1 - s.f);
-                dz2 = dr*s.r*(1 - s.r);
-                vf = (p->v ? p->v[n] : 0) + (p->vt ? p->vt[s.vt] : 0);
-                vr = (p->v ? p->v[N + n] : 0) + (p->vt ? p->vt[s.vt + N] : 0);
-                p->du[s.u + N] = dz1;
-                p->du[s.u + 2*N] = dz2;
-                dc = dc*s.f + dz1*vf + dz2*vr;
-                if (p->dvt) p->dvt[s.vt] = dz1*before, p->dvt[s.vt + N] = dz2*before;
-                if (p->dv) p->dv[n] += dz1*before, p->dv[N + n] += dz2*before;
-                if (p->dbias) p->dbias[n] += dz1, p->dbias[N + n] += dz2;
+                /* forward: f, r = sigmoid(z), z = u + (v + vt)*before + bias */
+                dz[0] = df*s.f*(1 - s.f);
+                dz[1] = dr*s.r*(1 - s.r);
+                next = dc*s.f;
+                for (k = 0; k < naive_gates(p); k++) {
+                    next += dz[k]*naive_v(p, &s, k, n);
+                    p->du[s.u + (k + 1)*N] = dz[k];
+                    if (p->dvt) p->dvt[s.vt + k*N] = dz[k]*before;
+                    if (p->dv) p->dv[k*N + n] += dz[k]*before;
+                    if (p->dbias) p->dbias[k*N + n] += dz[k];
+                }
+                dc = next;
                 /* forward: s = u3, or scale_x*x */
                 if (p->K == 4) p->du[s.u + 3*N] = ds;
-                else if (p->x && p->dx) p->dx[s.i] = p->scale_x*ds;
+                else if (p->K == 3 && p->x && p->dx) p->dx[s.i] = p->scale_x*ds;
             }
             if (p->dc) p->dc[b*N + n] = dc;
         }

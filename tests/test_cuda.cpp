@@ -67,10 +67,13 @@ struct side {
         }
         return narrow() ? (float *)put(halves) : put(values);
     }
-    float *random_stored(size_t n)
+    /* columns: of one sign in each of so many. */
+    float *random_stored(size_t n, size_t columns = 0)
     {
         floats values(n);
         test_fill(values.data(), n, 1);
+        for (size_t i = 0; i < n && columns; i++)
+            values[i] = copysignf(0.2f + fabsf(values[i]), i%columns%2 ? -1.0f : 1.0f);
         return store(values);
     }
     float *blank_stored(size_t n) { return store(floats(n, NAN)); }
@@ -187,26 +190,31 @@ static void test_linear(void)
 
 /* What a scan may have, drawn for each case. */
 enum { BOTH = 1, TANH = 2, FOUR = 4, STEPS = 8, PADDED = 16, MASK = 32, START = 64, GATES = 128,
-       SKIP = 256, SCALE = 512, WIDE = 1024, PRODUCT = 2048, STATE = 4096, INPLACE = 8192 };
+       SKIP = 256, SCALE = 512, WIDE = 1024, PRODUCT = 2048, STATE = 4096, INPLACE = 8192,
+       ONE = 16384 };      /* gate: SSRU */
 
 static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sru_type type)
 {
-    const size_t N = has & BOTH ? 2*D : D, K = has & FOUR ? 4 : 3, rows = T*B;
+    const size_t N = has & BOTH ? 2*D : D, K = has & ONE ? 2 : has & FOUR ? 4 : 3, rows = T*B;
+    const size_t GN = has & ONE ? N : 2*N;
     sru_scan p;
     memset(&p, 0, sizeof p);
     p.T = T, p.B = B, p.N = N, p.A = A, p.K = (int)K;
     p.bidirectional = has & BOTH ? 1 : 0;
-    p.use_tanh = has & TANH ? 1 : 0;
+    p.use_tanh = has & TANH && !(has & ONE) ? 1 : 0;
     p.scale_x = has & SCALE ? 1.7f : 0;
     p.ldc = has & WIDE ? N + 5 : 0;
     p.storage = s.narrow() ? s.storage : SRU_PLAIN;
     if (s.ctx.op == sru_cpu() && type == SRU_F16) type = SRU_PLAIN;
     const size_t ldc = p.ldc ? p.ldc : N;
-    float *w = NULL, *u = s.random_stored(rows*K*N), *x = s.random_stored(rows*N);
+    /* SSRU's gradient jumps where c is 0: what is stored in fewer bits must not change its sign */
+    const bool away = has & ONE && s.storage != SRU_PLAIN;
+    if (away) has &= ~(PRODUCT | START);
+    float *w = NULL, *u = s.random_stored(rows*K*N, away ? N : 0), *x = s.random_stored(rows*N);
     p.x = has & SKIP ? x : NULL;
-    p.v = has & GATES ? s.random(2*N) : NULL;
-    p.bias = has & GATES ? s.random(2*N) : NULL;
-    p.vt = has & STEPS ? s.random(rows*2*N) : NULL;
+    p.v = has & GATES ? s.random(GN) : NULL;
+    p.bias = has & GATES ? s.random(GN) : NULL;
+    p.vt = has & STEPS ? s.random(rows*GN) : NULL;
     p.mask_c = has & MASK ? s.random(B*N) : NULL;
     p.c0 = has & START ? s.random(B*ldc) : NULL;
     p.cT = has & STATE ? s.blank(B*ldc) : NULL;
@@ -258,19 +266,19 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     p.du = has & INPLACE ? p.u : s.blank_stored(rows*K*N);
     p.dx = p.x && K == 3 ? s.blank_stored(rows*N) : NULL;
     p.da = p.w ? s.blank_stored(rows*A) : NULL;
-    p.dvt = p.vt ? s.blank(rows*2*N) : NULL;
+    p.dvt = p.vt ? s.blank(rows*GN) : NULL;
     p.dw = w ? s.random(K*N*A) : NULL;
-    p.dv = p.v ? s.random(2*N) : NULL;
-    p.dbias = p.bias ? s.random(2*N) : NULL;
+    p.dv = p.v ? s.random(GN) : NULL;
+    p.dbias = p.bias ? s.random(GN) : NULL;
     s.call([=](const sru_context *c) { return c->op->scan_backward(c, &p); });
     r.push_back({"dc", s.get(p.dc, p.dc ? B*ldc : 0)});
     r.push_back({"du", s.get_stored(p.du, rows*K*N)});
     r.push_back({"dx", s.get_stored(p.dx, p.dx ? rows*N : 0)});
     r.push_back({"da", s.get_stored(p.da, p.da ? rows*A : 0)});
-    r.push_back({"dvt", s.get(p.dvt, p.dvt ? rows*2*N : 0)});
+    r.push_back({"dvt", s.get(p.dvt, p.dvt ? rows*GN : 0)});
     r.push_back({"dw", s.get(p.dw, p.dw ? K*N*A : 0)});
-    r.push_back({"dv", s.get(p.dv, p.dv ? 2*N : 0)});
-    r.push_back({"dbias", s.get(p.dbias, p.dbias ? 2*N : 0)});
+    r.push_back({"dv", s.get(p.dv, p.dv ? GN : 0)});
+    r.push_back({"dbias", s.get(p.dbias, p.dbias ? GN : 0)});
     return r;
 }
 
@@ -283,12 +291,12 @@ static void test_scan(sru_type storage, double tolerance)
     int multiprocessors = 0;
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
     test_random_state = 1;
-    for (int i = 0; i < (brief > 1 ? 3 : brief ? 12 : 72); i++) {
+    for (int i = 0; i < (brief > 1 ? 5 : brief ? 15 : 90); i++) {
         const size_t T = steps[i%12], B = 1 + test_bits()%4;
         const size_t few = 1 + test_bits()%40, many = 96*(size_t)multiprocessors/B + few;
         const size_t D = (i + i/12)%4 == 2 ? many : few;    /* they have other helpers */
         const size_t A = 1 + test_bits()%20;
-        const int drawn = (int)(test_bits()%(2*INPLACE));
+        const int drawn = (int)(test_bits()%(2*INPLACE)) | (i%5 == 4 ? ONE : 0);
         const int has = D == few ? drawn : drawn & ~PRODUCT;    /* da: long sums, in any order */
         const sru_type packed = storage == SRU_PLAIN ? SRU_F32 : storage;
         const sru_type type = test_bits()%2 ? packed : SRU_PLAIN;
@@ -780,7 +788,7 @@ static void test_errors(void)
            s.error, "t must be at least 1");
     memset(&p, 0, sizeof p);
     p.T = p.B = 1, p.N = 4, p.K = 5;
-    expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "K must be 3 or 4");
+    expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "K must be 2, 3 or 4");
     p.K = 3, p.u = p.h = there, p.w = there, p.type = SRU_F32, p.storage = SRU_BF16;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "must be of one type");
     p.w = NULL, p.storage = SRU_Q8;

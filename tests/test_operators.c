@@ -225,7 +225,7 @@ static void test_oracle_scan(int kind)
     naive_variable v[9];
     problem p;
     naive_scan *s = &p.scan;
-    size_t rows, i;
+    size_t rows, gates, i;
     uint8_t *pad;
     double *du, *dx, *da, *dw, *dv, *dbias, *dvt;
     char what[64];
@@ -234,18 +234,19 @@ static void test_oracle_scan(int kind)
     s->B = 2;
     s->N = 4;
     s->I = 3;
-    s->K = kind & 1 ? 4 : 3;
+    s->K = kind >> 9 & 1 ? 2 : kind & 1 ? 4 : 3;
     s->bidirectional = kind >> 1 & 1;
-    s->use_tanh = kind >> 2 & 1;
+    s->use_tanh = s->K > 2 && (kind >> 2 & 1);
     s->scale_x = 1.3;
     rows = s->T*s->B;
+    gates = naive_gates(s);
     if (kind >> 3 & 1) s->w = real_randoms((size_t)s->K*s->N*s->I);
     s->a = real_randoms(rows*s->I);
     s->u = real_randoms(rows*(size_t)s->K*s->N);
     if (s->K == 3 && !(kind >> 4 & 1)) s->x = real_randoms(rows*s->N);
-    if (!(kind >> 5 & 1)) s->v = real_randoms(2*s->N);
-    s->bias = real_randoms(2*s->N);
-    if (kind >> 6 & 1) s->vt = real_randoms(rows*2*s->N);
+    if (!(kind >> 5 & 1)) s->v = real_randoms(gates*s->N);
+    s->bias = real_randoms(gates*s->N);
+    if (kind >> 6 & 1) s->vt = real_randoms(rows*gates*s->N);
     if (kind >> 7 & 1) s->mask_c = real_randoms(s->B*s->N);
     pad = (uint8_t *)keep(test_alloc(rows));
     for (i = 0; i < rows; i++) pad[i] = test_bits()%3 == 0;
@@ -265,15 +266,15 @@ static void test_oracle_scan(int kind)
     s->dx = dx = reals(rows*s->N);
     s->da = da = reals(rows*s->I);
     s->dw = dw = reals((size_t)s->K*s->N*s->I);
-    s->dv = dv = reals(2*s->N);
-    s->dbias = dbias = reals(2*s->N);
-    if (s->vt) s->dvt = reals(rows*2*s->N);
+    s->dv = dv = reals(gates*s->N);
+    s->dbias = dbias = reals(gates*s->N);
+    if (s->vt) s->dvt = reals(rows*gates*s->N);
     dvt = s->dvt;
     naive_scan_backward(s);
     v[0] = variable("x", s->x, dx, rows*s->N);
-    v[1] = variable("v", s->v, dv, 2*s->N);
-    v[2] = variable("bias", s->bias, dbias, 2*s->N);
-    v[3] = variable("vt", s->vt, dvt, rows*2*s->N);
+    v[1] = variable("v", s->v, dv, gates*s->N);
+    v[2] = variable("bias", s->bias, dbias, gates*s->N);
+    v[3] = variable("vt", s->vt, dvt, rows*gates*s->N);
     v[4] = variable("c0", s->c0, s->dc, s->B*s->N);
     v[5] = variable("w", s->w, dw, (size_t)s->K*s->N*s->I);
     v[6] = variable("a", s->w ? s->a : NULL, da, rows*s->I);
@@ -330,7 +331,7 @@ static void test_oracle(void)
     v[0] = variable("y", p.x, dx, 20);
     naive_check_gradient("softmax loss", softmax_loss, &p, v, 1);
     release();
-    for (kind = 0; kind < 512; kind++) test_oracle_scan(kind);
+    for (kind = 0; kind < 1024; kind++) test_oracle_scan(kind);
 }
 
 /* ---- Packed weights ------------------------------------------------------------------------- */
@@ -652,26 +653,33 @@ static size_t rows_of(const sru_scan *s)
     return s->T*s->B;
 }
 
+/* SSRU has no reset gate. */
+static size_t gates_of(const sru_scan *s)
+{
+    return s->K == 2 ? 1 : 2;
+}
+
 static pair new_pair(size_t T, size_t B, size_t N, size_t I, unsigned flags)
 {
     pair p;
     sru_scan *s = &p.s;
     naive_scan *o = &p.o;
-    size_t rows = T*B, KN, i;
+    size_t rows = T*B, KN, GN, i;
     memset(&p, 0, sizeof p);
     s->T = T;
     s->B = B;
     s->N = N;
     s->A = I;
-    s->K = flags & 1 ? 4 : 3;
+    s->K = (flags >> 17 & 3) == 3 ? 2 : flags & 1 ? 4 : 3;
     s->bidirectional = N%2 == 0 && (flags >> 1 & 1);
-    s->use_tanh = flags >> 2 & 1;
+    s->use_tanh = s->K > 2 && (flags >> 2 & 1);
     s->scale_x = flags >> 3 & 1 ? 1.7f : 0;
     KN = (size_t)s->K*N;
-    if (s->K == 3 && (flags >> 4 & 3)) s->x = randoms(rows*N);
-    if (flags >> 6 & 3) s->v = randoms(2*N);
-    if (flags >> 8 & 3) s->bias = randoms(2*N);
-    if (!(flags >> 10 & 3)) s->vt = randoms(rows*2*N);
+    GN = gates_of(s)*N;
+    if (flags >> 4 & 3) s->x = s->K == 3 ? randoms(rows*N) : junk(rows*N);     /* not read */
+    if (flags >> 6 & 3) s->v = randoms(GN);
+    if (flags >> 8 & 3) s->bias = randoms(GN);
+    if (!(flags >> 10 & 3)) s->vt = randoms(rows*GN);
     if (flags >> 12 & 1) s->mask_c = randoms(B*N);
     if (flags >> 13 & 1) {
         uint8_t *pad = (uint8_t *)keep(test_alloc(rows));
@@ -682,7 +690,7 @@ static pair new_pair(size_t T, size_t B, size_t N, size_t I, unsigned flags)
     sprintf(p.what, "scan T %lu B %lu N %lu I %lu K %d%s%s%s%s%s%s%s%s%s%s%s", (unsigned long)T,
             (unsigned long)B, (unsigned long)N, (unsigned long)I, s->K,
             s->bidirectional ? " bidirectional" : "", s->use_tanh ? " tanh" : "",
-            s->x ? " x" : "", s->scale_x > 0 ? " scale" : "", s->v ? " v" : "",
+            s->x && s->K == 3 ? " x" : "", s->scale_x > 0 ? " scale" : "", s->v ? " v" : "",
             s->bias ? " bias" : "", s->vt ? " vt" : "", s->mask_c ? " mask_c" : "",
             s->mask_pad ? " mask_pad" : "", s->c0 ? " c0" : "", misaligned ? " misaligned" : "");
 
@@ -694,10 +702,10 @@ static pair new_pair(size_t T, size_t B, size_t N, size_t I, unsigned flags)
     o->bidirectional = s->bidirectional;
     o->use_tanh = s->use_tanh;
     o->scale_x = s->scale_x > 0 ? (double)s->scale_x : 1;
-    if (s->x) o->x = wide(s->x, rows*N);
-    if (s->v) o->v = wide(s->v, 2*N);
-    if (s->bias) o->bias = wide(s->bias, 2*N);
-    if (s->vt) o->vt = wide(s->vt, rows*2*N);
+    if (s->x && s->K == 3) o->x = wide(s->x, rows*N);
+    if (s->v) o->v = wide(s->v, GN);
+    if (s->bias) o->bias = wide(s->bias, GN);
+    if (s->vt) o->vt = wide(s->vt, rows*GN);
     if (s->mask_c) o->mask_c = wide(s->mask_c, B*N);
     o->mask_pad = s->mask_pad;
     if (s->c0) o->c0 = wide(s->c0, B*N);
@@ -769,7 +777,7 @@ static sru_scan part(const sru_scan *s, size_t from, size_t to, float *c)
     if (q.a) q.a += from*s->B*s->A;
     if (q.u) q.u += from*s->B*(size_t)s->K*s->N;
     if (q.x) q.x += from*s->B*s->N;
-    if (q.vt) q.vt += from*s->B*2*s->N;
+    if (q.vt) q.vt += from*s->B*gates_of(s)*s->N;
     if (q.mask_pad) q.mask_pad += from*s->B;
     q.h += from*s->B*s->N;
     if (q.c) q.c += from*s->B*s->N;
@@ -866,7 +874,7 @@ static void test_scan_bits(const sru_scan *s, const char *what, const char *form
         q.a = sequence(s->a, T, B, b, s->A);
         q.u = sequence(s->u, T, B, b, (size_t)s->K*N);
         q.x = sequence(s->x, T, B, b, N);
-        q.vt = sequence(s->vt, T, B, b, 2*N);
+        q.vt = sequence(s->vt, T, B, b, gates_of(s)*N);
         if (s->mask_c) q.mask_c += b*N;
         for (t = 0; s->mask_pad && t < T; t++) pad[t] = s->mask_pad[t*B + b];
         if (s->mask_pad) q.mask_pad = pad;
@@ -886,7 +894,7 @@ typedef struct scan_grads {
 static scan_grads run_backward(sru_scan s, const scan_grads *from, unsigned wanted, int threads,
                                const char *what)
 {
-    size_t rows = rows_of(&s), N = s.N, KN = (size_t)s.K*N;
+    size_t rows = rows_of(&s), N = s.N, KN = (size_t)s.K*N, GN = gates_of(&s)*N;
     sru_context c = context(threads);
     scan_grads g;
     memset(&g, 0, sizeof g);
@@ -894,17 +902,21 @@ static scan_grads run_backward(sru_scan s, const scan_grads *from, unsigned want
     if (s.x && s.K == 3) g.dx = junk(rows*N);
     if ((wanted & 1) && from->dc) g.dc = copy(from->dc, s.B*N);
     if ((wanted & 2) && s.w) g.da = junk(rows*s.A);
-    if ((wanted & 4) && s.vt) g.dvt = junk(rows*2*N);
+    if ((wanted & 4) && s.vt) g.dvt = junk(rows*GN);
     if ((wanted & 8) && s.w) g.dw = copy(from->dw, KN*s.A);
-    if (wanted & 16) g.dv = copy(from->dv, 2*N);
-    if (wanted & 32) g.dbias = copy(from->dbias, 2*N);
+    if (wanted & 16) g.dv = copy(from->dv, GN);
+    if (wanted & 32) g.dbias = copy(from->dbias, GN);
     if (wanted & 64) {      /* du on u */
         g.du = copy(s.u, rows*KN);
         s.u = g.du;
     }
     s.dc = g.dc, s.du = g.du, s.dx = g.dx, s.da = g.da;
     s.dvt = g.dvt, s.dw = g.dw, s.dv = g.dv, s.dbias = g.dbias;
+    if (s.K != 3) s.dx = junk(rows*N);
     CHECK(op->scan_backward(&c, &s) == SRU_OK, "%s: backward: %s", what, message);
+    if (s.K != 3) {
+        CHECK(same(s.dx, junk(rows*N), rows*N*sizeof(float)), "%s: dx is not used, but set", what);
+    }
     return g;
 }
 
@@ -915,11 +927,11 @@ static int same_grad(const float *a, const float *b, size_t n)
 
 static int same_grads(const sru_scan *s, const scan_grads *a, const scan_grads *b)
 {
-    size_t rows = rows_of(s), N = s->N, KN = (size_t)s->K*N;
+    size_t rows = rows_of(s), N = s->N, KN = (size_t)s->K*N, GN = gates_of(s)*N;
     return same_grad(a->dc, b->dc, s->B*N) && same_grad(a->du, b->du, rows*KN)
         && same_grad(a->dx, b->dx, rows*N) && same_grad(a->da, b->da, rows*s->A)
-        && same_grad(a->dvt, b->dvt, rows*2*N) && same_grad(a->dw, b->dw, KN*s->A)
-        && same_grad(a->dv, b->dv, 2*N) && same_grad(a->dbias, b->dbias, 2*N);
+        && same_grad(a->dvt, b->dvt, rows*GN) && same_grad(a->dw, b->dw, KN*s->A)
+        && same_grad(a->dv, b->dv, GN) && same_grad(a->dbias, b->dbias, GN);
 }
 
 /* Gradients in float32 are sums over steps of products of results, each a few roundings off. */
@@ -943,24 +955,24 @@ static void multiply_rounded(naive_scan *o, const float *du, const float *dw)
 /* s and o have run forward, with tape. */
 static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
 {
-    size_t rows = rows_of(&s), N = s.N, KN = (size_t)s.K*N;
+    size_t rows = rows_of(&s), N = s.N, KN = (size_t)s.K*N, GN = gates_of(&s)*N;
     scan_grads from, g, other;
     unsigned wanted;
     s.dh = randoms(rows*N);
     memset(&from, 0, sizeof from);
     from.dc = randoms(s.B*N);
     from.dw = randoms(KN*s.A);
-    from.dv = randoms(2*N);
-    from.dbias = randoms(2*N);
+    from.dv = randoms(GN);
+    from.dbias = randoms(GN);
     o.dh = wide(s.dh, rows*N);
     o.dc = wide(from.dc, s.B*N);
     o.dw = wide(from.dw, KN*s.A);
-    o.dv = wide(from.dv, 2*N);
-    o.dbias = wide(from.dbias, 2*N);
+    o.dv = wide(from.dv, GN);
+    o.dbias = wide(from.dbias, GN);
     o.du = reals(rows*KN);
     o.dx = reals(rows*N);
     o.da = reals(rows*s.A);
-    if (s.vt) o.dvt = reals(rows*2*N);
+    if (s.vt) o.dvt = reals(rows*GN);
     naive_scan_backward(&o);
     g = run_backward(s, &from, 63, 1, what);
     multiply_rounded(&o, g.du, from.dw);
@@ -968,10 +980,10 @@ static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
     check_grad(what, "du", g.du, o.du, rows*KN);
     check_grad(what, "dx", g.dx, o.dx, rows*N);
     check_grad(what, "da", g.da, o.da, rows*s.A);
-    check_grad(what, "dvt", g.dvt, o.dvt, rows*2*N);
+    check_grad(what, "dvt", g.dvt, o.dvt, rows*GN);
     check_grad(what, "dw", g.dw, o.dw, KN*s.A);
-    check_grad(what, "dv", g.dv, o.dv, 2*N);
-    check_grad(what, "dbias", g.dbias, o.dbias, 2*N);
+    check_grad(what, "dv", g.dv, o.dv, GN);
+    check_grad(what, "dbias", g.dbias, o.dbias, GN);
 
     other = run_backward(s, &from, 63, 2, what);
     CHECK(same_grads(&s, &g, &other), "%s: other gradient bits with 2 threads", what);
@@ -1006,7 +1018,7 @@ static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
         q.dc = state;
         q.du = junk(rows*KN);
         q.dx = g.dx ? junk(rows*N) : NULL;
-        if (s.vt) q.dvt = junk(rows*2*N);
+        if (s.vt) q.dvt = junk(rows*GN);
         CHECK(op->scan_backward(&c, &q) == SRU_OK, "%s: %s", what, message);
         for (b = 0; b < s.B; b++) {
             equal = equal && alike(state + b*ldc, g.dc + b*N, N)
@@ -1022,7 +1034,7 @@ static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
         q.du = junk(rows*KN);
         q.dx = q.da = junk(rows*N);
         q.dc = copy(from.dc, s.B*N);
-        if (s.vt) q.dvt = junk(rows*2*N);
+        if (s.vt) q.dvt = junk(rows*GN);
         CHECK(op->scan_backward(&c, &q) == SRU_OK, "%s: %s", what, message);
         memset(o.dc, 0, s.B*N*sizeof(double));
         naive_scan_backward(&o);
@@ -1044,7 +1056,7 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
     /* the product inside. Scaled so that u is of size 1 */
     for (i = 0; i < KN*I; i++) w[i] *= (float)sqrt(3/(double)I);
     as_multiplied(w, KN*I);
-    p.s.a = p.s.x && I == N && (flags & 0x10000) ? p.s.x : randoms(rows*I);
+    p.s.a = p.s.x && p.s.K == 3 && I == N && (flags & 0x10000) ? p.s.x : randoms(rows*I);
     p.s.w = w;
     p.o.a = wide(p.s.a, rows*I);
     p.o.w = wide(w, KN*I);
@@ -1184,6 +1196,8 @@ static void test_scan(void)
     test_scan_shape(9, 3, 20, 530, 0x1abff);    /* longer sums */
     test_scan_shape(11, 3, 90, 1040, 0x1abff);  /* weights that no cache holds */
     test_scan_shape(1, 1, 40, 600, 0x0d5d0);
+    test_scan_shape(31, 3, 200, 20, 0x6abcd);   /* SSRU */
+    test_scan_shape(300, 1, 80, 80, 0x6fdf0);
     misaligned = 0;
 }
 
@@ -1910,8 +1924,10 @@ static void test_errors(void)
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: a NULL");
     q = s, q.K = 5;
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: K 5");
-    q = s, q.K = 2;
-    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: K 2");
+    q = s, q.K = 1;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: K 1");
+    q = s, q.K = 2, q.use_tanh = 1;
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: K 2 and use_tanh");
 #ifndef __cplusplus     /* there an enum cannot hold what is not a value of it */
     expect(op->linear_forward(&c, f, f, f, (sru_type)9, f, 2, 2, 2), SRU_EINVAL, "linear: type");
     q = s, q.w = f, q.a = f, q.type = (sru_type)9;
