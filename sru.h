@@ -355,8 +355,8 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
 
    dvt[t] is [dzf[t]*c[t-1] | dzr[t]*c[t-1]], dv the sum of these, dbias that of dzf and dzr.
 
-   K = 2 is SSRU, with [candidate | forget] alone: r[t] = 1, s[t] = 0 and g(c) = max(c, 0), whose
-   g'(c) is 1 where c > 0, else 0. G counts the gates: 1 then, else 2.              Kim et al. 2019
+   K = 2 is SSRU, of [candidate | forget] alone: h[t] = mask_c*g(c[t]) + s[t] with g(c) = max(c, 0),
+   so that ds[t] = dh[t]. G counts the gates: 1 then, else 2.                       Kim et al. 2019
 
    Padding: c[t] = c[t-1], h[t] = 0. Bidirectional: columns N/2 ... N-1 go from T-1 down to 0; the
    skip term of each direction is its own half of x.
@@ -372,7 +372,7 @@ typedef struct sru_scan {
     sru_type       storage;                 /* of a, u, x, h, c and their gradients: SRU_PLAIN; on
                                                GPUs also SRU_BF16, SRU_F16, and arrays of these */
     float         *u;                       /* (T,B,K,N); out if w, then NULL: not wanted */
-    const float   *x;                       /* (T,B,N), if K = 3 */
+    const float   *x;                       /* (T,B,N) */
     const float   *v, *bias;                /* (G,N) [forget | reset]; NULL: 0 */
     const float   *vt;                      /* (T,B,G,N), or NULL */
     const float   *mask_c;                  /* (B,N), or NULL */
@@ -2330,7 +2330,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (s->T && s->B && s->N && !s->h)
         return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h must not be NULL");
     if (r.s.scale_x == 0) r.s.scale_x = 1;
-    if (s->K != 3) r.s.x = NULL;
+    if (s->K == 4) r.s.x = NULL;
     r.kern = kern;
     r.dirs = s->bidirectional ? 2 : 1;
     r.D = s->N / (size_t)r.dirs;
@@ -2474,7 +2474,7 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     if (s->w && s->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "scan_backward: w must be SRU_PLAIN");
     if (r.s.scale_x == 0) r.s.scale_x = 1;
-    if (s->K != 3) r.s.x = NULL;
+    if (s->K == 4) r.s.x = NULL;
     r.kern = sru__kern(c);
     r.dirs = s->bidirectional ? 2 : 1;
     r.D = s->N / (size_t)r.dirs;
@@ -6879,7 +6879,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
                 /* a state that fades out would become denormal, and slow */
                 if (!SRU__FLUSHES) c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
                 g = gates == 1 ? sru__most(zero, c[q]) : s->use_tanh ? sru__tanh(c[q]) : c[q];
-                sru__store_part(h + i, gates > 1 ? (g - skip) * r + skip : g * r, n);
+                sru__store_part(h + i, gates > 1 ? (g - skip) * r + skip : g * r + skip, n);
             }
             if (cs) sru__store_part(cs + i, c[q], n);
         }
@@ -6971,7 +6971,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
             sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, dzf, dzr, dht, dct;
-            sru__vec dvft, dvrt;
+            sru__vec dvft, dvrt, ds;
             if (skipped) {
                 for (k = 0; k < s->K; k++)
                     sru__store_part(du + (size_t)k * s->u_plane + i, zero, n);
@@ -6991,11 +6991,12 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
             else if (x) skip = sru__rounded(sru__load_part(x + i, n) * s->scale_x);
             dht = sru__load_part(dh + i, n);
 
-            /* forward: h = (g - skip)*r*keep + skip, r = sigmoid(zr); of one gate h = g*keep */
+            /* forward: h = (g - skip)*r*keep + skip, r = sigmoid(zr); of one gate g*keep + skip */
             dg = sru__rounded(dht * keep[q] * r);
             dzr = dht * keep[q] * (g - skip) * r * (one - r);
-            if (s->K == 4) sru__store_part(du + 3 * s->u_plane + i, dht - dg, n);
-            else if (dx) sru__store_part(dx + i, (dht - dg) * s->scale_x, n);
+            ds = gates > 1 ? dht - dg : dht;
+            if (s->K == 4) sru__store_part(du + 3 * s->u_plane + i, ds, n);
+            else if (dx) sru__store_part(dx + i, ds * s->scale_x, n);
             if (gates == 1) dct = sru__select(g > zero, dg, zero) + dc[q];
             else dct = s->use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
 

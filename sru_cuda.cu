@@ -98,10 +98,9 @@ __device__ __forceinline__ float warp_max(float x)
    want many helpers; in the backward pass many columns want none, and each thread itself has its
    next steps under way.
 
-   Of each (t,b,n) it reads K of u, and x if K = 3, and writes h: 20 bytes, or 12 if K = 2; with c
-   24, or 16. Half as many where s.storage is bfloat16 or float16. Where only u is, as scratch
-   memory of products in these types, 14, with K = 4 12, with K = 2 8. State, gates and sums are
-   float32 always. */
+   Of each (t,b,n) it reads K of u, and x unless K = 4, and writes h: 20 bytes, 16 if K = 2; c is 4
+   more. Half as many where s.storage is bfloat16 or float16. Where only u is, as scratch memory of
+   products in these types, 14, 12 unless K = 3. State, gates and sums are float32 always. */
 enum unit { PLAIN, TANH, SSRU };    /* g(c) is c, tanh(c); or max(c, 0), with one gate, K = 2 */
 enum { FEW = 6, MANY = 2 };         /* helpers of a warp of columns, where these are few and many */
 enum { SCAN = 64 };                 /* columns of a block without helpers; else it has 32 */
@@ -263,7 +262,7 @@ template <class U, class S, unit G, bool EXTRA> struct inputs {
         v.u0 = u0[t];
         v.u1 = u1[t];
         v.u2 = G == SSRU ? v.u1 : u2[t];
-        v.x = G == SSRU ? S() : skip[t];
+        v.x = skip[t];
         v.vf = EXTRA ? vf[t] : 0;
         v.vr = EXTRA && G != SSRU ? vr[t] : 0;
         v.pad = EXTRA ? pad[t] : 0;
@@ -333,7 +332,7 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
         const float r = G == SSRU ? 1 : sigmoid(fmaf(y.wr(vr), c, y.zr));
         c = y.padded() ? c : fmaf(c - y.u0, f, y.u0);
         const float g = activation<G>(c);
-        put(h.at(t), y.padded() ? 0 : G == SSRU ? g*keep : fmaf(g - y.x, r*keep, y.x));
+        put(h.at(t), y.padded() ? 0 : fmaf(G == SSRU ? g : g - y.x, r*keep, y.x));
         if (has_c) put(cs.at(t), c);
     };
 
@@ -409,7 +408,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         const float r = G == SSRU ? 1 : sigmoid(fmaf(wr*MINUS_LOG2E, x.c1, x.zr));
         backward_ready y;
 
-        /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr); of one gate h = g*keep */
+        /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr); of one gate h = g*keep + x */
         const float d = x.dh*keep, dg = d*r;
         y.dg = G == TANH ? dg*fmaf(-g, g, 1) : G == SSRU && !(x.c > 0) ? 0 : dg;
         y.zr = d*(g - x.x)*r*(1 - r);
@@ -422,9 +421,10 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         y.keep = x.pad ? 1 : fmaf(y.zf, wf, f);
         y.more = y.zr*wr;
         y.c1 = x.c1;
-        if (G == SSRU || (HELPERS && t >= T)) return y;
+        if (HELPERS && t >= T) return y;
+        if (has_dx) put(dx.at(t), (G == SSRU ? x.dh : x.dh - dg)*from.scale);
+        if (G == SSRU) return y;
         put(du2.at(t), y.zr);
-        if (has_dx) put(dx.at(t), (x.dh - dg)*from.scale);
         if (has_dvt) *dvtr.at(t) = y.zr*x.c1;
         return y;
     };
@@ -1390,7 +1390,7 @@ sru_status scan_unit(const sru_context *c, const sru_scan &s, size_t ldc, const 
 template <class H, class U>
 sru_status scan_u(const sru_context *c, const sru_scan &s, size_t ldc, const U *u)
 {
-    if (s.K == 2) return scan_skip<H, SSRU>(c, s, ldc, u, (const H *)NULL);
+    if (s.K == 2) return scan_skip<H, SSRU>(c, s, ldc, u, (const H *)s.x);
     return s.use_tanh ? scan_unit<H, TANH>(c, s, ldc, u) : scan_unit<H, PLAIN>(c, s, ldc, u);
 }
 
@@ -1518,7 +1518,7 @@ sru_status scan_backward(const sru_context *ctx, const sru_scan *args)
         sru_scan s = *args;
         const size_t ldc = s.ldc ? s.ldc : s.N, GN = gates(s)*s.N;
         if (s.scale_x == 0) s.scale_x = 1;
-        if (s.K != 3) s.x = NULL;
+        if (s.K == 4) s.x = NULL;
         if (s.T && s.B && s.N) {
             sru_context inner = *c;
             float *sums = take<float>(&inner, s.B*2*GN);

@@ -123,7 +123,7 @@ static inline naive_step naive_scan_step(const naive_scan *p, size_t t, size_t b
     s.c = c;
     s.f = naive_gate(p, &s, 0, n);
     s.r = naive_gates(p) > 1 ? naive_gate(p, &s, 1, n) : 1;
-    s.s = p->K == 4 ? p->u[s.u + 3*N] : p->x && p->K == 3 ? p->scale_x*p->x[s.i] : 0;
+    s.s = p->K == 4 ? p->u[s.u + 3*N] : p->x ? p->scale_x*p->x[s.i] : 0;
     s.m = p->mask_c ? p->mask_c[b*N + n] : 1;
     s.pad = p->mask_pad ? p->mask_pad[tb] : 0;
     return s;
@@ -146,7 +146,8 @@ static inline void naive_scan_forward(const naive_scan *p)
                 naive_step s = naive_scan_step(p, naive_scan_time(p, n, i), b, n, c);
                 if (!s.pad) c = s.f*c + (1 - s.f)*p->u[s.u];
                 p->c[s.i] = c;
-                p->h[s.i] = s.pad ? 0 : s.r*s.m*(naive_g(p, c) - s.s) + s.s;
+                p->h[s.i] = s.pad ? 0 : p->K == 2 ? s.m*naive_g(p, c) + s.s
+                          : s.r*s.m*(naive_g(p, c) - s.s) + s.s;
             }
             if (p->cT) p->cT[b*p->N + n] = c;
         }
@@ -168,13 +169,13 @@ static inline void naive_scan_backward(const naive_scan *p)
                 size_t k;
                 if (s.pad) {
                     for (k = 0; k < (size_t)p->K; k++) p->du[s.u + k*N] = 0;
-                    if (p->dx && p->x && p->K == 3) p->dx[s.i] = 0;
+                    if (p->dx && p->x && p->K < 4) p->dx[s.i] = 0;
                     for (k = 0; k < naive_gates(p) && p->dvt; k++) p->dvt[s.vt + k*N] = 0;
                     continue;
                 }
-                /* forward: h = r*m*(g(c) - s) + s */
+                /* forward: h = r*m*(g(c) - s) + s; K = 2: m*g(c) + s */
                 dr = dh*s.m*(naive_g(p, p->c[s.i]) - s.s);
-                ds = dh*(1 - s.r*s.m);
+                ds = p->K == 2 ? dh : dh*(1 - s.r*s.m);
                 dc += dh*s.r*s.m*naive_dg(p, p->c[s.i]);
                 /* forward: c = f*before + (1 - f)*u0 */
                 df = dc*(before - u0);
@@ -193,7 +194,7 @@ static inline void naive_scan_backward(const naive_scan *p)
                 dc = next;
                 /* forward: s = u3, or scale_x*x */
                 if (p->K == 4) p->du[s.u + 3*N] = ds;
-                else if (p->K == 3 && p->x && p->dx) p->dx[s.i] = p->scale_x*ds;
+                else if (p->x && p->dx) p->dx[s.i] = p->scale_x*ds;
             }
             if (p->dc) p->dc[b*N + n] = dc;
         }

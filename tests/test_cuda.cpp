@@ -264,7 +264,7 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     p.dh = s.random_stored(rows*N);
     p.dc = has & STATE ? s.random(B*ldc) : NULL;
     p.du = has & INPLACE ? p.u : s.blank_stored(rows*K*N);
-    p.dx = p.x && K == 3 ? s.blank_stored(rows*N) : NULL;
+    p.dx = p.x && K < 4 ? s.blank_stored(rows*N) : NULL;
     p.da = p.w ? s.blank_stored(rows*A) : NULL;
     p.dvt = p.vt ? s.blank(rows*GN) : NULL;
     p.dw = w ? s.random(K*N*A) : NULL;

@@ -243,7 +243,7 @@ static void test_oracle_scan(int kind)
     if (kind >> 3 & 1) s->w = real_randoms((size_t)s->K*s->N*s->I);
     s->a = real_randoms(rows*s->I);
     s->u = real_randoms(rows*(size_t)s->K*s->N);
-    if (s->K == 3 && !(kind >> 4 & 1)) s->x = real_randoms(rows*s->N);
+    if (s->K < 4 && !(kind >> 4 & 1)) s->x = real_randoms(rows*s->N);
     if (!(kind >> 5 & 1)) s->v = real_randoms(gates*s->N);
     s->bias = real_randoms(gates*s->N);
     if (kind >> 6 & 1) s->vt = real_randoms(rows*gates*s->N);
@@ -676,7 +676,7 @@ static pair new_pair(size_t T, size_t B, size_t N, size_t I, unsigned flags)
     s->scale_x = flags >> 3 & 1 ? 1.7f : 0;
     KN = (size_t)s->K*N;
     GN = gates_of(s)*N;
-    if (flags >> 4 & 3) s->x = s->K == 3 ? randoms(rows*N) : junk(rows*N);     /* not read */
+    if (flags >> 4 & 3) s->x = s->K < 4 ? randoms(rows*N) : junk(rows*N);  /* not read */
     if (flags >> 6 & 3) s->v = randoms(GN);
     if (flags >> 8 & 3) s->bias = randoms(GN);
     if (!(flags >> 10 & 3)) s->vt = randoms(rows*GN);
@@ -690,7 +690,7 @@ static pair new_pair(size_t T, size_t B, size_t N, size_t I, unsigned flags)
     sprintf(p.what, "scan T %lu B %lu N %lu I %lu K %d%s%s%s%s%s%s%s%s%s%s%s", (unsigned long)T,
             (unsigned long)B, (unsigned long)N, (unsigned long)I, s->K,
             s->bidirectional ? " bidirectional" : "", s->use_tanh ? " tanh" : "",
-            s->x && s->K == 3 ? " x" : "", s->scale_x > 0 ? " scale" : "", s->v ? " v" : "",
+            s->x && s->K < 4 ? " x" : "", s->scale_x > 0 ? " scale" : "", s->v ? " v" : "",
             s->bias ? " bias" : "", s->vt ? " vt" : "", s->mask_c ? " mask_c" : "",
             s->mask_pad ? " mask_pad" : "", s->c0 ? " c0" : "", misaligned ? " misaligned" : "");
 
@@ -702,7 +702,7 @@ static pair new_pair(size_t T, size_t B, size_t N, size_t I, unsigned flags)
     o->bidirectional = s->bidirectional;
     o->use_tanh = s->use_tanh;
     o->scale_x = s->scale_x > 0 ? (double)s->scale_x : 1;
-    if (s->x && s->K == 3) o->x = wide(s->x, rows*N);
+    if (s->x && s->K < 4) o->x = wide(s->x, rows*N);
     if (s->v) o->v = wide(s->v, GN);
     if (s->bias) o->bias = wide(s->bias, GN);
     if (s->vt) o->vt = wide(s->vt, rows*GN);
@@ -899,7 +899,7 @@ static scan_grads run_backward(sru_scan s, const scan_grads *from, unsigned want
     scan_grads g;
     memset(&g, 0, sizeof g);
     g.du = junk(rows*KN);
-    if (s.x && s.K == 3) g.dx = junk(rows*N);
+    if (s.x && s.K < 4) g.dx = junk(rows*N);
     if ((wanted & 1) && from->dc) g.dc = copy(from->dc, s.B*N);
     if ((wanted & 2) && s.w) g.da = junk(rows*s.A);
     if ((wanted & 4) && s.vt) g.dvt = junk(rows*GN);
@@ -912,9 +912,9 @@ static scan_grads run_backward(sru_scan s, const scan_grads *from, unsigned want
     }
     s.dc = g.dc, s.du = g.du, s.dx = g.dx, s.da = g.da;
     s.dvt = g.dvt, s.dw = g.dw, s.dv = g.dv, s.dbias = g.dbias;
-    if (s.K != 3) s.dx = junk(rows*N);
+    if (s.K == 4) s.dx = junk(rows*N);
     CHECK(op->scan_backward(&c, &s) == SRU_OK, "%s: backward: %s", what, message);
-    if (s.K != 3) {
+    if (s.K == 4) {
         CHECK(same(s.dx, junk(rows*N), rows*N*sizeof(float)), "%s: dx is not used, but set", what);
     }
     return g;
@@ -1027,7 +1027,7 @@ static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
         CHECK(equal && alike(q.du, g.du, rows*KN), "%s: other gradients with ldc", what);
     }
     /* da on dx is their sum: what a layer's input gets where it is also the skip term */
-    if (s.w && s.x && s.K == 3 && s.A == N) {
+    if (s.w && s.x && s.K < 4 && s.A == N) {
         sru_context c = context(2);
         sru_scan q = s;
         size_t i;
@@ -1056,7 +1056,7 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
     /* the product inside. Scaled so that u is of size 1 */
     for (i = 0; i < KN*I; i++) w[i] *= (float)sqrt(3/(double)I);
     as_multiplied(w, KN*I);
-    p.s.a = p.s.x && p.s.K == 3 && I == N && (flags & 0x10000) ? p.s.x : randoms(rows*I);
+    p.s.a = p.s.x && p.s.K < 4 && I == N && (flags & 0x10000) ? p.s.x : randoms(rows*I);
     p.s.w = w;
     p.o.a = wide(p.s.a, rows*I);
     p.o.w = wide(w, KN*I);
