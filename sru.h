@@ -358,8 +358,8 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
    K = 2 is SSRU, of [candidate | forget] alone: h[t] = mask_c*g(c[t]) + s[t] with g(c) = max(c, 0),
    so that ds[t] = dh[t]. G counts the gates: 1 then, else 2.                       Kim et al. 2019
 
-   Padding: c[t] = c[t-1], h[t] = 0. Bidirectional: columns N/2 ... N-1 go from T-1 down to 0; the
-   skip term of each direction is its own half of x.
+   Padding: c[t] = c[t-1], h[t] = 0, whatever u, x, vt and dh are there. Bidirectional: columns
+   N/2 ... N-1 go from T-1 down to 0; the skip term of each direction is its own half of x.
    In one direction, with neither u nor c wanted, h may be x, and also a where A is N. */
 typedef struct sru_scan {
     size_t         T, B, N, A;              /* A: width of a, which is I, P or N */

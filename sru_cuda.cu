@@ -405,13 +405,14 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         const float g = activation<G>(x.c);
         const float wf = EXTRA ? vf + x.wf : vf, wr = EXTRA ? vr + x.wr : vr;
         const float f = sigmoid(fmaf(wf*MINUS_LOG2E, x.c1, x.zf));
-        const float r = G == SSRU ? 1 : sigmoid(fmaf(wr*MINUS_LOG2E, x.c1, x.zr));
+        const bool no_reset = G == SSRU || x.pad;       /* what was loaded may be anything */
+        const float r = no_reset ? 1 : sigmoid(fmaf(wr*MINUS_LOG2E, x.c1, x.zr));
         backward_ready y;
 
         /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr); of one gate h = g*keep + x */
         const float d = x.dh*keep, dg = d*r;
         y.dg = G == TANH ? dg*fmaf(-g, g, 1) : G == SSRU && !(x.c > 0) ? 0 : dg;
-        y.zr = d*(g - x.x)*r*(1 - r);
+        y.zr = no_reset ? 0 : d*(g - x.x)*r*(1 - r);
 
         /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
         y.zf = x.pad ? 0 : (x.c1 - x.u0)*f*(1 - f);
@@ -419,13 +420,12 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
 
         /* forward: zf = u1 + wf*c1 + bf, zr = u2 + wr*c1 + br */
         y.keep = x.pad ? 1 : fmaf(y.zf, wf, f);
-        y.more = y.zr*wr;
+        y.more = no_reset ? 0 : y.zr*wr;
         y.c1 = x.c1;
         if (HELPERS && t >= T) return y;
+        if (G != SSRU) put(du2.at(t), y.zr);
         if (has_dx) put(dx.at(t), (G == SSRU ? x.dh : x.dh - dg)*from.scale);
-        if (G == SSRU) return y;
-        put(du2.at(t), y.zr);
-        if (has_dvt) *dvtr.at(t) = y.zr*x.c1;
+        if (has_dvt && G != SSRU) *dvtr.at(t) = y.zr*x.c1;
         return y;
     };
     auto step = [&](const backward_ready &y, int t) {
@@ -822,8 +822,10 @@ ring_kernel(const sru_attention s, size_t C, float scale, float *scores)
             for (size_t i = 0; i < keys; i++)
                 a = fmaf(scores[i], value[(first + i)%C*2*s.P], a);
             a /= sum;
+            if (s.a) s.a[row*s.P + h*hd + j] = a;
             s.o[row*s.P + h*hd + j] = s.alpha ? fmaf(s.alpha[0], a, q[j]) : a;
         }
+        if (s.lse && !threadIdx.x) s.lse[blockIdx.x*s.T + t] = most + logf(sum);
         __syncthreads();                                /* scores and slots are used again */
         place = (place + 1)%C;
         before = keys < s.window ? keys : s.window - 1;

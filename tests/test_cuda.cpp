@@ -74,8 +74,11 @@ struct side {
         test_fill(values.data(), n, 1);
         for (size_t i = 0; i < n && columns; i++)
             values[i] = copysignf(0.2f + fabsf(values[i]), i%columns%2 ? -1.0f : 1.0f);
+        for (size_t i = 0; i < n && nobody.size(); i++)
+            if (nobody[i/(n/nobody.size())]) values[i] = NAN;
         return store(values);
     }
+    std::vector<uint8_t> nobody;        /* (rows) 1: what random_stored() has there is not used */
     float *blank_stored(size_t n) { return store(floats(n, NAN)); }
     floats get_stored(const float *p, size_t n)
     {
@@ -210,6 +213,12 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     /* SSRU's gradient jumps where c is 0: what is stored in fewer bits must not change its sign */
     const bool away = has & ONE && s.storage != SRU_PLAIN;
     if (away) has &= ~(PRODUCT | START);
+    if (has & PADDED) {
+        std::vector<uint8_t> pad(rows);
+        for (auto &one : pad) one = test_random() > 0.4;
+        p.mask_pad = s.put(pad);
+        if (!(has & PRODUCT)) s.nobody = pad;
+    }
     float *w = NULL, *u = s.random_stored(rows*K*N, away ? N : 0), *x = s.random_stored(rows*N);
     p.x = has & SKIP ? x : NULL;
     p.v = has & GATES ? s.random(GN) : NULL;
@@ -218,11 +227,6 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     p.mask_c = has & MASK ? s.random(B*N) : NULL;
     p.c0 = has & START ? s.random(B*ldc) : NULL;
     p.cT = has & STATE ? s.blank(B*ldc) : NULL;
-    if (has & PADDED) {
-        std::vector<uint8_t> pad(rows);
-        for (auto &one : pad) one = test_random() > 0.4;
-        p.mask_pad = s.put(pad);
-    }
     p.u = u;
     if (has & PRODUCT) {
         p.a = s.random_stored(rows*A);
@@ -233,7 +237,7 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     p.c = s.blank_stored(rows*N);
     s.call([=](const sru_context *c) { return c->op->scan_forward(c, &p); });
     results r{ {"h", s.get_stored(p.h, rows*N)}, {"c", s.get_stored(p.c, rows*N)},
-               {"u", s.get_stored(p.u, rows*K*N)} };
+               {"u", s.get_stored(p.u, w ? rows*K*N : 0)} };
 
     /* inference: no u, no c, packed weights */
     sru_scan q = p;
@@ -366,7 +370,7 @@ static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int h
 static results rings(side &s, size_t B, size_t H, size_t hd, size_t window)
 {
     const size_t P = H*hd, floats_of = 2 + (window + 128)*(P + H*(hd + 16));
-    floats all;
+    floats all, sums;
     float *ring = s.put(floats(B*floats_of)), *alpha = s.random(1);
     for (size_t T = 1; T <= 12; T += T < 3 ? 1 : 9) {
         sru_attention p;
@@ -383,12 +387,19 @@ static results rings(side &s, size_t B, size_t H, size_t hd, size_t window)
         for (auto &one : pad) one = test_random() > 0.7;
         p.mask_pad = s.put(pad);
         p.o = s.put(floats(T*B*P));
+        p.a = s.put(floats(T*B*P));
+        p.lse = s.put(floats(T*B*H));
         s.call([=](const sru_context *c) { return c->op->attention_forward(c, &p); });
-        const floats o = s.get(p.o, T*B*P);
-        for (size_t i = 0; i < o.size(); i++)
-            if (!pad[i/P]) all.push_back(o[i]);
+        const floats o = s.get(p.o, T*B*P), a = s.get(p.a, T*B*P), lse = s.get(p.lse, T*B*H);
+        for (size_t i = 0; i < o.size(); i++) {
+            if (pad[i/P]) continue;
+            all.push_back(o[i]);
+            all.push_back(a[i]);
+        }
+        for (size_t i = 0; i < lse.size(); i++)                 /* (B,H,T) */
+            if (!pad[i%T*B + i/(H*T)]) sums.push_back(lse[i]);
     }
-    return results{ {"o", all} };
+    return results{ {"o and a", all}, {"lse", sums} };
 }
 
 static void test_attention(void)

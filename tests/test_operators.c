@@ -952,13 +952,24 @@ static void multiply_rounded(naive_scan *o, const float *du, const float *dw)
     naive_linear_backward(o->da, o->dw, NULL, r, o->a, o->w, 0, o->T*o->B, (size_t)o->K*o->N, o->I);
 }
 
+/* A copy of an array (T,B,n) with NaN at padded steps; NULL stays NULL. */
+static float *spoilt(const sru_scan *s, const float *a, size_t n)
+{
+    float *b = a ? copy(a, rows_of(s)*n) : NULL;
+    size_t i;
+    for (i = 0; i < rows_of(s) && b && s->mask_pad; i++) {
+        if (s->mask_pad[i]) memset(b + i*n, 0xff, n*sizeof *b);
+    }
+    return b;
+}
+
 /* s and o have run forward, with tape. */
 static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
 {
     size_t rows = rows_of(&s), N = s.N, KN = (size_t)s.K*N, GN = gates_of(&s)*N;
     scan_grads from, g, other;
     unsigned wanted;
-    s.dh = randoms(rows*N);
+    s.dh = spoilt(&s, randoms(rows*N), N);
     memset(&from, 0, sizeof from);
     from.dc = randoms(s.B*N);
     from.dw = randoms(KN*s.A);
@@ -1097,11 +1108,14 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
         test_scan_bits(&q, p.what, type_names[type]);
     }
 
-    /* u given: the bare recurrence, the same bits */
+    /* u given: the bare recurrence, the same bits, whatever lies at padded steps */
     q = whole;
     q.w = NULL;
     q.a = NULL;
     q.A = 0;
+    q.u = spoilt(&q, q.u, KN);
+    q.x = spoilt(&q, q.x, N);
+    q.vt = spoilt(&q, q.vt, gates_of(&q)*N);
     fresh(&q, 1);
     run_scan(&q, 1, p.what);
     CHECK(same_results(&q, &whole) && alike(q.c, whole.c, rows*N),
