@@ -42,8 +42,8 @@
                Built with -fopenmp, a call uses as many threads as its context says.
    Results     of CPUs, from finite numbers on one machine and build, are the same bits for any
                number of threads, any other sequences in the batch, and any division of a sequence
-               into calls, unless a network is bidirectional, or attends without a window; of GPUs,
-               for the same calls.
+               into calls, unless a network is bidirectional, or attends without a window, or to
+               memory; of GPUs, for the same calls.
    Denormals   numbers below 1.2e-38 count as 0, on most processors.
    Errors      are returned. Nothing prints, exits or aborts. What a call was to write (outputs,
                state, gradients) counts for nothing after SRU_ENOMEM or SRU_EDEVICE.
@@ -54,7 +54,7 @@
    SRU_MALLOC, SRU_FREE instead of malloc and free; for none, NULL and ((void)(p)) of (n) and (p)
    SRU_ASSERT           instead of assert, which guards what the library itself relies on
    SRU_NO_STDIO         no files and no environment, only memory
-   SRU_NO_BACKWARD      inference only
+   SRU_NO_BACKWARD      inference only: operators called _backward, norm and adamw are NULL
    SRU_NO_SIMD          scalar kernels only
    SRU_NO_DISPATCH      only kernels for what the compiler's own flags allow
    SRU_CUDA             declares sru_cuda_open(), of sru_cuda.cu
@@ -180,8 +180,9 @@ typedef struct sru_context {    /* NULL for a context is one of all zeros */
     void     *work;             /* scratch memory; NULL: each call allocates and frees its own */
     size_t    work_size;        /* its bytes */
     size_t    work_used;        /* of them, what outer calls use: set 0 */
-    size_t   *measure;          /* not NULL: calls check their arguments and compute nothing, but
-                                   raise *measure to the bytes of work that they need */
+    size_t   *measure;          /* not NULL: calls check their arguments, which may point anywhere,
+                                   and compute nothing, but raise *measure to the bytes of work
+                                   that they need */
     char     *error;            /* SRU_ERROR_SIZE bytes for a sentence when a call fails, or NULL */
 } sru_context;
 
@@ -355,8 +356,8 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
 
    dvt[t] is [dzf[t]*c[t-1] | dzr[t]*c[t-1]], dv the sum of these, dbias that of dzf and dzr.
 
-   K = 2 is SSRU, of [candidate | forget] alone: h[t] = mask_c*g(c[t]) + s[t] with g(c) = max(c, 0),
-   so that ds[t] = dh[t]. G counts the gates: 1 then, else 2.                       Kim et al. 2019
+   K = 2 is SSRU, of [candidate | forget] alone: h[t] = mask_c*g(c[t]) + s[t] with g(c) = max(c, 0)
+   and g'(0) = 0, so that ds[t] = dh[t]. G counts the gates: 1 then, else 2.        Kim et al. 2019
 
    Padding: c[t] = c[t-1], h[t] = 0, whatever u, x, vt and dh are there. Bidirectional: columns
    N/2 ... N-1 go from T-1 down to 0; the skip term of each direction is its own half of x.
@@ -387,14 +388,16 @@ typedef struct sru_scan {
     float         *c;                       /* (T,B,N) every c, for backward; NULL: not wanted */
 
     const float   *dh;                      /* (T,B,N)   From here on: backward, which
-                                               needs dh, du, u and c */
+                                               needs dh, du, u, c, and what forward was given */
     float         *dc;                      /* (B,N) in: of cT, out: of c0; NULL: 0, not wanted */
     float         *du;                      /* (T,B,K,N) may be u */
-    float         *dx;                      /* (T,B,N), where x is used; NULL: not wanted */
+    float         *dx;                      /* (T,B,N), where x is used, else left alone; NULL: not
+                                               wanted */
     float         *da;                      /* (T,B,A); may be dx, which is then the sum of both;
                                                NULL: not wanted */
     float         *dvt;                     /* (T,B,G,N), or NULL */
-    float         *dw, *dv, *dbias;         /* as w (SRU_PLAIN), v, bias; NULL: not wanted */
+    float         *dw, *dv, *dbias;         /* as w (SRU_PLAIN), v, bias; NULL: not wanted. Without
+                                               w, dw and da are left alone */
 } sru_scan;
 
 /* Attention of SRU++, in each of H heads on P/H columns of query, key and value.  Lei 2021, sect. 3
@@ -406,12 +409,15 @@ typedef struct sru_scan {
    input, of which here q[t] = W1 a[t] and [k | v][t] = W2 q[t]. In files these are linear1 to
    linear3; in a layer without attention o = q, and W3 is linear2.
 
-   Keys and values are of M steps of memory, then of the T steps of the queries. Where a step sees
-   none, a is 0. Time grows with the steps seen, scratch memory with T.
+   Keys and values are of M steps of memory, then of the T steps of the queries; what is not seen
+   must be finite, too. Where a step sees none, a and lse are 0. Time grows with the steps seen,
+   scratch memory with T. To attend to something else, as a decoder does to an encoder's output,
+   take that for the memory and hide the T steps by mask_pad, which hides keys alone.
 
    With a ring for each sequence, the keys and values of its last steps are kept there from call to
    call: 2 + C*(P + H*R) floats, where C is window - 1 rounded up to 64s, plus 64, and R is P/H
-   rounded up to 16s. Zeros are the start; a padded step leaves a ring, and its o, as they are. */
+   rounded up to 16s. Zeros are the start; a padded step leaves a ring, and its o, as they are.
+   There must be a window, and no memory, attn_mask, dropout or backward. */
 typedef struct sru_attention {
     size_t         T, B, M, P;
     int            H;
@@ -435,6 +441,8 @@ typedef struct sru_attention {
     float         *dalpha;          /* (1), added to; or NULL */
 } sru_attention;
 
+/* What a call computes with is ctx->op, whichever table it was taken from; sru_cpu() where that, or
+   ctx, is NULL. */
 struct sru_backend {
     const char *name;
     size_t      rows;       /* rows (t,b) that networks compute at a time in inference */
@@ -483,13 +491,14 @@ struct sru_backend {
                                      const int32_t *tokens, size_t rows, size_t n, size_t size);
 
     /* y[t] = beta y[t] + x[t]*mask   x, y (T,n), may be the same; x NULL: y[t] = mask; beta 0 or 1
-       mask (n), or NULL: 0 with probability p, else 1/(1-p), drawn from (ctx->seed, ctx->step, id),
-       id < 2^31. The same call on dy is the backward one */
+       mask (n), one for all t, or NULL: 0 with probability p, else 1/(1-p), drawn from (ctx->seed,
+       ctx->step, id), id < 2^31, another for each use and attention. The same call on dy is the
+       backward one. p 0, beta 1: y += x */
     sru_status (*dropout)(const sru_context *, float *y, const float *x, const float *mask, float p,
                           uint32_t id, float beta, size_t T, size_t n);
 
     /* *loss = -sum of log softmax(y)[target], in nats;   dy = scale*(softmax(y) - onehot(target))
-       y, dy (rows,n), may be the same; dy NULL: not wanted;   targets (rows), < 0: left out */
+       y, dy (rows,n), may be the same; dy NULL: not wanted   targets (rows), < 0: left out, dy 0 */
     sru_status (*softmax_loss)(const sru_context *, double *loss, float *dy, const float *y,
                                const int32_t *targets, float scale, size_t rows, size_t n);
 
@@ -2273,9 +2282,10 @@ static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const
         return SRU__FAIL(c, SRU_EINVAL, "%s: N is %u, but bidirectional wants it even", name, s->N);
     if (s->N > SIZE_MAX / 64 || s->A > SIZE_MAX / 64
         || !sru__fits(4.0f * ((float)s->T + 1) * (float)s->B * (float)most)
-        || !sru__fits(4.0f * (float)s->K * (float)s->N * (float)s->A))
-        return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, N %u, A %u are too large", name, s->T,
-                         s->B, s->N, s->A);
+        || !sru__fits(4.0f * (float)s->K * (float)s->N * (float)s->A)
+        || !sru__fits(4.0f * (float)s->B * (float)s->ldc))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, N %u, A %u, ldc %u are too large", name,
+                         s->T, s->B, s->N, s->A, s->ldc);
     status = sru__check_type(c, name, s->type);
     if (status) return status;
     if (s->storage != SRU_PLAIN)
@@ -2968,9 +2978,10 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
         || s->window > SRU__FARTHEST
         || !sru__fits(8.0f * (float)(s->window + 192) * (float)(s->P + 8 * H))
         || !sru__fits(32.0f * (float)(s->M + s->T + 128) * (float)s->B * (float)(s->P + 16 * H))
-        || !sru__fits((float)(s->M + s->T) * (float)s->T))
-        return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, M %u, P %u, window %u are too large", name,
-                         s->T, s->B, s->M, s->P, s->window);
+        || !sru__fits((float)(s->M + s->T) * (float)s->T)
+        || (s->ring && !sru__fits(4.0f * (float)s->B * (float)s->ld_ring)))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, M %u, P %u, window %u, ld_ring %u are too "
+                         "large", name, s->T, s->B, s->M, s->P, s->window, s->ld_ring);
     if (!sru__within((double)s->dropout, 0, 1))
         return SRU__FAIL(c, SRU_EINVAL, "%s: dropout must be from 0 to below 1", name);
     if (s->ring && (!s->window || s->M || s->attn_mask || s->dropout > 0
@@ -3625,6 +3636,8 @@ static sru_status sru__cpu_norm(const sru_context *ctx, double *norm, const floa
     sru__rows_job s;
     if (!norm || (n && !g))
         return SRU__FAIL(ctx, SRU_EINVAL, "norm: norm and g must not be NULL");
+    if (!sru__fits(4.0f * (float)n))
+        return SRU__FAIL(ctx, SRU_EINVAL, "norm: n %u is too large", n);
     sru__clear(&s, sizeof s);
     s.x = g;
     s.n = n;
@@ -3673,6 +3686,8 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
     sru__adamw_args s;
     if (n && (!p || !m || !v || !g))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: no pointer may be NULL");
+    if (!sru__fits(4.0f * (float)n))
+        return SRU__FAIL(ctx, SRU_EINVAL, "adamw: n %u is too large", n);
     if (!t || !sru__within((double)beta1, 0, 1) || !sru__within((double)beta2, 0, 1))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: t must be at least 1, betas from 0 to below 1");
     sru__clear(&s, sizeof s);

@@ -1318,9 +1318,10 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
         return fail(c, SRU_EINVAL, "%s: N is %zu, but bidirectional wants it even", name, s->N);
     if (product({s->T, s->B, (size_t)s->K, s->N, 4}) == SIZE_MAX
         || product({s->T, s->B, s->A, 4}) == SIZE_MAX
-        || product({(size_t)s->K, s->N, s->A, 4}) == SIZE_MAX)
-        return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, N %zu, A %zu are too large", name, s->T, s->B,
-                    s->N, s->A);
+        || product({(size_t)s->K, s->N, s->A, 4}) == SIZE_MAX
+        || product({s->B, s->ldc, 4}) == SIZE_MAX)
+        return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, N %zu, A %zu, ldc %zu are too large", name,
+                    s->T, s->B, s->N, s->A, s->ldc);
     if (s->T > INT_MAX/2 || product({s->B, (size_t)s->K, s->N, 4}) > INT_MAX)
         return fail(c, SRU_EINVAL, "%s: T %zu, or a step of B %zu, N %zu, is too large for the GPU",
                     name, s->T, s->B, s->N);
@@ -1556,9 +1557,10 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
         return fail(c, SRU_EINVAL, "%s: H must be at least 1, and P %zu a multiple of it", name,
                     s->P);
     if (s->M > SIZE_MAX/4 || s->T > SIZE_MAX/4 || s->window > (size_t)1 << 23
-        || product({S + 128, s->B, s->P, 8, 4}) == SIZE_MAX || product({S, s->T}) == SIZE_MAX)
-        return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, M %zu, P %zu, window %zu are too large", name,
-                    s->T, s->B, s->M, s->P, s->window);
+        || product({S + 128, s->B, s->P, 8, 4}) == SIZE_MAX || product({S, s->T}) == SIZE_MAX
+        || (s->ring && product({s->B, s->ld_ring, 4}) == SIZE_MAX))
+        return fail(c, SRU_EINVAL, "%s: T %zu, B %zu, M %zu, P %zu, window %zu, ld_ring %zu are "
+                    "too large", name, s->T, s->B, s->M, s->P, s->window, s->ld_ring);
     if (!(s->dropout >= 0 && s->dropout < 1))
         return fail(c, SRU_EINVAL, "%s: dropout must be from 0 to below 1", name);
     if (s->ring && (!s->window || s->M || s->attn_mask || s->dropout > 0
@@ -1837,6 +1839,8 @@ sru_status norm(const sru_context *ctx, double *norm, const float *g, size_t n)
 {
     static const char name[] = "norm";
     if (!norm || (n && !g)) return fail(ctx, SRU_EINVAL, "%s: norm and g must not be NULL", name);
+    if (product({n, 4}) == SIZE_MAX)
+        return fail(ctx, SRU_EINVAL, "%s: n %zu is too large", name, n);
     TRY(check_pointers(ctx, name, {P(g)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         const size_t parts = n < 256*256 ? ceil_div(n, 256) : 256;
@@ -1857,6 +1861,8 @@ sru_status adamw(const sru_context *ctx, float *p, float *m, float *v, float *g,
     adamw_factors s;
     if (n && (!p || !m || !v || !g))
         return fail(ctx, SRU_EINVAL, "%s: no pointer may be NULL", name);
+    if (product({n, 4}) == SIZE_MAX)
+        return fail(ctx, SRU_EINVAL, "%s: n %zu is too large", name, n);
     if (!t || !(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1))
         return fail(ctx, SRU_EINVAL, "%s: t must be at least 1, betas from 0 to below 1", name);
     if (ctx->measure) return SRU_OK;

@@ -797,8 +797,20 @@ static void test_errors(void)
            s.error, "on the GPU there are");
     expect(op->adamw(&s.ctx, there, there, there, there, 1, 1, 1, 1, 1, 1, 0, 4), SRU_EINVAL,
            s.error, "t must be at least 1");
+    const size_t huge = (size_t)1 << 62;
+    double norm = 0;
+    expect(op->norm(&s.ctx, &norm, there, huge), SRU_EINVAL, s.error, "too large");
+    expect(op->adamw(&s.ctx, there, there, there, there, 1, 1, 0, 0, 1, 0, 1, huge), SRU_EINVAL,
+           s.error, "too large");
+    sru_attention rings;
+    memset(&rings, 0, sizeof rings);
+    rings.T = 1, rings.B = 4, rings.P = 1, rings.H = 1, rings.window = 3, rings.ld_ring = huge;
+    rings.q = there, rings.kv = there, rings.o = there, rings.ring = there;
+    expect(op->attention_forward(&s.ctx, &rings), SRU_EINVAL, s.error, "too large");
     memset(&p, 0, sizeof p);
-    p.T = p.B = 1, p.N = 4, p.K = 5;
+    p.T = 1, p.B = 4, p.N = 1, p.K = 3, p.u = p.h = there, p.ldc = huge;
+    expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "too large");
+    p.T = p.B = 1, p.ldc = 0, p.N = 4, p.K = 5;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "K must be 2, 3 or 4");
     p.K = 3, p.u = p.h = there, p.w = there, p.type = SRU_F32, p.storage = SRU_BF16;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "must be of one type");
@@ -812,7 +824,6 @@ static void test_errors(void)
            SRU_EINVAL, cpu.error, "on the CPU there is no type 4");
     s.ctx.work = there;
     s.ctx.work_size = 4;
-    double norm;
     expect(op->norm(&s.ctx, &norm, there, 4), SRU_ENOMEM, s.error, "scratch memory are too few");
     s.ctx.work = NULL;
 

@@ -1959,6 +1959,9 @@ static void test_errors(void)
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: I");
     q = s, q.T = 0, q.B = (size_t)-1/8;
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: B of no steps");
+    q = s, q.ldc = (size_t)1 << (sizeof(size_t)*8 - 2);
+    expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: ldc");
+    expect(op->scan_backward(&c, &q), SRU_EINVAL, "scan backward: ldc");
     q = s, q.w = f, q.a = q.h, q.bidirectional = 1;
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: in place in two directions");
     q = s, q.w = f, q.a = q.h, q.A = 1;
@@ -2015,6 +2018,9 @@ static void test_errors(void)
     expect(op->adamw(&c, f, NULL, f, f, 1, 1, 0, 0, 0, 0, 1, 2), SRU_EINVAL, "adamw: m NULL");
     expect(op->adamw(&c, f, f, NULL, f, 1, 1, 0, 0, 0, 0, 1, 2), SRU_EINVAL, "adamw: v NULL");
     expect(op->adamw(&c, f, f, f, NULL, 1, 1, 0, 0, 0, 0, 1, 2), SRU_EINVAL, "adamw: g NULL");
+
+    expect(op->norm(&c, &d, f, huge), SRU_EINVAL, "norm: n");
+    expect(op->adamw(&c, f, f, f, f, 1, 1, 0, 0, 0, 0, 1, huge), SRU_EINVAL, "adamw: n");
 
     /* no context, and no room for a sentence */
     CHECK(op->norm(NULL, &d, f, 64) == SRU_OK, "norm without a context");

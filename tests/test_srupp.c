@@ -985,6 +985,9 @@ static void test_errors(void)
         s.H = 1;
         s.window = 4;
         s.ring = ring;
+        s.ld_ring = (size_t)1 << (sizeof(size_t)*8 - 2);
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "too large"),
+              "%s", error);
         s.ld_ring = 16;
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "ld_ring"), "%s",
               error);
