@@ -41,9 +41,9 @@
    Threads     may share a model, for it is const; not a state or scratch memory. Nothing is global.
                Built with -fopenmp, a call uses as many threads as its context says.
    Results     of CPUs, from finite numbers on one machine and build, are the same bits for any
-               number of threads, any other sequences in the batch, and any division of a sequence
-               into calls, unless a network is bidirectional, or attends without a window, or to
-               memory; of GPUs, for the same calls.
+               number of threads and any other sequences in the batch; also for any division of a
+               sequence into calls, unless a network is bidirectional, or attends without a window,
+               or to memory. Those of GPUs are the same bits for the same calls.
    Denormals   numbers below 1.2e-38 count as 0, on most processors.
    Errors      are returned. Nothing prints, exits or aborts. What a call was to write (outputs,
                state, gradients) counts for nothing after SRU_ENOMEM or SRU_EDEVICE.
@@ -51,7 +51,8 @@
    OPTIONS, defined before sru.h is included (all files alike)
    SRU_IMPLEMENTATION   the code too, in one file
    SRU_STATIC           all of it static; or SRUDEF, what precedes each public function
-   SRU_MALLOC, SRU_FREE instead of malloc and free; for none, NULL and ((void)(p)) of (n) and (p)
+   SRU_MALLOC, SRU_FREE instead of malloc and free; without a heap: SRU_MALLOC(n) is NULL,
+                        SRU_FREE(p) ((void)(p))
    SRU_ASSERT           instead of assert, which guards what the library itself relies on
    SRU_NO_STDIO         no files and no environment, only memory
    SRU_NO_BACKWARD      inference only: operators called _backward, norm and adamw are NULL
@@ -132,7 +133,8 @@ typedef struct sru_config {
                                                one sets that */
     int      v1;                            /* 1: v = 0, and stays 0 */
     int      proj_input_to_hidden_first;    /* 1: where I != N, a product I -> N comes first */
-    int      nn_rnn_compatible_return;      /* how c is ordered there; see sru_io.state for here */
+    int      nn_rnn_compatible_return;      /* how c is ordered there, kept for sru_save(); here see
+                                               sru_io.state */
     float    highway_bias;                  /* the reset gate's initial bias; of SRU++ the
                                                reference's default is -2 */
     float    weight_c_init;                 /* initial v is uniform between +- this; 0 means
@@ -219,7 +221,7 @@ typedef struct sru_io {
     size_t         memory_length;   /* M.  From here on: SRU++ */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
                                        be attended to, in place of rings; or NULL, as may be each.
-                                       width: I of layer 0, unless proj_input_to_hidden_first; N */
+                                       width: N; of layer 0 I, without proj_input_to_hidden_first */
     const uint8_t *memory_mask_pad; /* (M,B) 1: nobody attends to it; or NULL */
     const float   *attn_mask;       /* (T,M+T) added to the scores; -inf, and what makes them less
                                        than -1e30, hides; or NULL. Each layer that attends must have
@@ -258,8 +260,8 @@ SRUDEF sru_status sru_backward(const sru_context *, const sru_model *, const sru
 typedef struct sru_sizes {
     size_t weights;     /* bytes, in the form model->type; of gradients too, if SRU_PLAIN */
     size_t state;       /* S, in floats */
-    size_t work;        /* bytes of scratch memory in inference: they grow with T up to a bound, of
-                           a few thousand rows; without one if bidirectional, or attending without a
+    size_t work;        /* bytes of scratch memory in inference: beyond a few thousand rows (t,b)
+                           they grow with T no more, unless bidirectional, or attending without a
                            window */
     size_t train_work;  /* the same for forward with a tape, and backward */
     size_t tape;        /* bytes */
@@ -405,8 +407,8 @@ typedef struct sru_scan {
        a[t] = sum over s of softmax_s(q[t].k[s]/sqrt(P/H) + attn_mask[t,s]) v[s]
        o[t] = q[t] + alpha*a[t]
 
-   In SRU++ u[t] = W3 layernorm(o[t]), where an SRU has u[t] = W a[t] with another a: the layer's
-   input, of which here q[t] = W1 a[t] and [k | v][t] = W2 q[t]. In files these are linear1 to
+   An SRU++ makes u of its input x by way of this: q[t] = W1 x[t], [k | v][t] = W2 q[t], then o[t],
+   and u[t] = W3 layernorm(o[t]), where an SRU has u[t] = W x[t]. In files these are linear1 to
    linear3; in a layer without attention o = q, and W3 is linear2.
 
    Keys and values are of M steps of memory, then of the T steps of the queries; what is not seen
@@ -765,7 +767,7 @@ static double sru__dlog(double x)
     return 2 * s * sum + n * 0.6931471805599453;
 }
 
-/* A counter-based generator: number i of a key, by splitmix64's finaliser (Steele et al. 2014). */
+/* splitmix64's finaliser (Steele et al. 2014): each bit of z may change any bit of the result. */
 static uint64_t sru__mix(uint64_t z)
 {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -778,7 +780,7 @@ static uint64_t sru__key(uint64_t seed, uint64_t step, uint64_t id)
     return sru__mix(sru__mix(sru__mix(seed + 0x9e3779b97f4a7c15u) + step) + id);
 }
 
-/* Uniform in [0,1), a multiple of 2^-24. */
+/* A counter-based generator: number i of a key, uniform in [0,1), a multiple of 2^-24. */
 static float sru__uniform(uint64_t key, uint64_t i)
 {
     return (float)(sru__mix(key + (i + 1) * 0x9e3779b97f4a7c15u) >> 40) * (1.0f / 16777216.0f);
@@ -848,11 +850,11 @@ static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context
 }
 
 /* As many threads as the context asks for, but no more than there are portions of 1,500,000
-   operations, 10 microseconds of a product: below, starting them costs more than they save. What is
-   slower than a product, for each operation, counts as more of them; in training half as many, for
-   what each thread writes the other threads read soon. Unasked, one thread does up to 8 portions:
-   while another program has a processor, all would wait milliseconds for the thread that is to run
-   there. */
+   operations, 10 microseconds of a product: below, starting them costs more than they save. Work
+   that takes longer for each operation counts as more operations; a layer in training as half as
+   many, for what each thread writes the other threads read soon. Unasked, one thread does up to 8
+   portions: while another program has a processor, all would wait milliseconds for the thread that
+   is to run there. */
 #ifndef SRU__PORTION
 #define SRU__PORTION 1500000
 #endif
@@ -870,8 +872,8 @@ static int sru__threads(const sru_context *c, double operations)
     return operations < 1.0 * SRU__PORTION * n ? (int)(operations / SRU__PORTION) + 1 : n;
 }
 
-/* Few rows count as more, for reading the weights takes the time; unasked, they count as if these
-   came from a cache. */
+/* Fewer rows than 12 cost as much as 12, for the time goes into reading the weights; where nobody
+   asked for threads, as much as 3, as if the weights came from a cache. */
 static double sru__rows_at_least(const sru_context *c, size_t rows)
 {
     return (double)sru__max(rows, c->threads > 0 ? 12 : 3);
@@ -978,9 +980,10 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 #define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
 #define SRU__DEPTH 1024     /* of a product's k at a time */
 #define SRU__NEAR  16       /* of k, of which strips and panels are packed side by side */
-#define SRU__STRIDE 32      /* of k between two fetches of what comes next, a quarter of it */
+#define SRU__STRIDE 32      /* of k between two fetches of 8 lines of what comes next */
 #define SRU__PAGE  64       /* of k, whose rows of a panel fill a page of memory */
 #define SRU__CACHE 262144   /* floats that the second-level cache is thought to hold */
+#define SRU__AHEAD 4        /* steps by which the scan fetches what it reads */
 #define SRU__KEYS  64       /* keys that attention takes at a time, and queries */
 #define SRU__FARTHEST (1 << 23)     /* window: places in a ring are kept as floats */
 #define SRU__HIDDEN -1e30f  /* a score that does not count; nor does a lower one */
@@ -1014,8 +1017,8 @@ typedef struct sru__kernels {
     size_t rows, panels;    /* of a full tile of the product */
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
     sru__product *product;
-    sru__product *dot;      /* of pairs of bfloat16; NULL: SRU_PLAIN weights too are multiplied as
-                               floats */
+    sru__product *product_bf16;     /* of pairs; NULL: SRU_PLAIN weights too are multiplied as
+                                       floats */
     void (*pairs)(float *out, size_t ldo, const float *a, size_t n, size_t row, size_t col,
                   size_t k);
     void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
@@ -1340,7 +1343,7 @@ static sru_status sru__cpu_copy(const sru_context *ctx, void *to, const void *fr
     return SRU_OK;
 }
 
-/* ---- operators: linear ----------------------------------------------------------------------- */
+/* ---- weights in memory or in a file ---------------------------------------------------------- */
 
 /* Where weights come from, to be packed or copied: floats in memory, or a tensor in a file. */
 typedef struct sru__source {
@@ -1352,7 +1355,73 @@ typedef struct sru__source {
 } sru__source;
 
 enum { SRU__NATIVE = -1 };
-static float sru__value(const sru__source *, size_t row, size_t col);
+
+/* The first four are floats, the next three small whole numbers: these can be read. */
+static const struct { const char *name; size_t bytes; } sru__dtypes[] = {
+    { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "F64", 8 }, { "U8", 1 }, { "I8", 1 },
+    { "BOOL", 1 }, { "I16", 2 }, { "U16", 2 }, { "I32", 4 }, { "U32", 4 }, { "I64", 8 },
+    { "U64", 8 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }
+};
+enum { SRU__READABLE = 7, SRU__DTYPES = sizeof sru__dtypes / sizeof *sru__dtypes };
+
+static uint64_t sru__little(const unsigned char *p, size_t n)
+{
+    uint64_t x = 0;
+    while (n--) x = x << 8 | p[n];
+    return x;
+}
+
+static float sru__from_f16(uint32_t h)
+{
+    const uint32_t sign = (h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3ff;
+    uint32_t bits;
+    float x;
+    if (!e) {                               /* zero, or m/2^24 */
+        x = (float)m * (1.0f / 16777216.0f);
+        memcpy(&bits, &x, 4);
+        bits |= sign;
+    } else {
+        bits = sign | (e == 31 ? 0x7f800000 : (e + 112) << 23) | m << 13;
+    }
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static float sru__decode(const unsigned char *p, int dtype)
+{
+    uint32_t bits;
+    float x;
+    if (dtype == 3) {
+        const uint64_t wide = sru__little(p, 8);
+        double y;
+        memcpy(&y, &wide, 8);
+        return (float)y;
+    }
+    if (dtype == 1) return sru__from_f16((uint32_t)sru__little(p, 2));
+    if (dtype == 5) return (float)(p[0] < 128 ? p[0] : p[0] - 256);
+    if (dtype >= 4) return (float)p[0];
+    bits = dtype == 2 ? (uint32_t)sru__little(p, 2) << 16 : (uint32_t)sru__little(p, 4);
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* Row k*n + i is unit i of matrix k of n units; interleaved, it is the file's i*matrices + k. */
+static float sru__value(const sru__source *s, size_t row, size_t col)
+{
+    float x;
+    size_t at;
+    if (s->interleave) {
+        const size_t n = s->rows / s->interleave;
+        row = row % n * s->interleave + row / n;
+    }
+    at = s->transpose ? col * s->rows + row : row * s->cols + col;
+    if (s->dtype != SRU__NATIVE)
+        return sru__decode(s->bytes + at * sru__dtypes[s->dtype].bytes, s->dtype);
+    memcpy(&x, s->bytes + at * 4, 4);
+    return x;
+}
+
+/* ---- operators: linear ----------------------------------------------------------------------- */
 
 /* Bytes of a panel. Those of panels that would begin a multiple of a page apart have one more line,
    or they would take one another's places in the first-level cache. */
@@ -1822,7 +1891,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     sru__gemm g = *(const sru__gemm *)args;
     const sru__kernels *kern = sru__kern(c);
     const size_t full = kern->rows;
-    const int plain = g.type == SRU_PLAIN, pairs = plain && kern->dot;
+    const int plain = g.type == SRU_PLAIN, pairs = plain && kern->product_bf16;
     const int packs = pairs || sru__packs(&g, kern);
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
     const int singly = sru__singly(g.type, g.m, panels);
@@ -1843,7 +1912,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
                         : unpacks ? team * wide * most : 0;
     size_t i;
     g.kern = kern;
-    g.product = pairs ? kern->dot : kern->product;
+    g.product = pairs ? kern->product_bf16 : kern->product;
     g.pairs = pairs;
     g.group = group;
     g.strips_size = sru__min(strips * full * most,
@@ -2025,7 +2094,6 @@ typedef struct sru__scan_run {
     size_t D, blocks, block;        /* units and blocks of a direction, units of a block */
     size_t parts, part;             /* of the sequences; sequences of a part */
     size_t from, to, chunk;         /* steps that are done now, so many at a time */
-    size_t ldc;
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
     float *copy;                    /* the chunk's rows of a, which h overwrites; or NULL */
     float *u, *scratch;             /* of each thread: u of a block, panels of 16 units */
@@ -2256,7 +2324,7 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
             k.u = u + row * ldu;
             k.h = s->h + (t0 * B + row) * N + col;
             k.cT = r->state + b * r->state_ld + col;
-            k.c0 = t ? k.cT : s->c0 ? s->c0 + b * r->ldc + col : NULL;
+            k.c0 = t ? k.cT : s->c0 ? s->c0 + b * s->ldc + col : NULL;
             r->kern->scan_forward(&k);
         }
     }
@@ -2270,10 +2338,16 @@ static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
     for (t = r->from; t < r->to; t += r->chunk) sru__scan_chunk(r, t, begin, end, thread);
 }
 
-static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const char *name)
+/* A scan's arguments, checked, with defaults in the place of 0. */
+static sru_status sru__scan_open(sru__scan_run *r, const sru_context *c, const void *args,
+                                 const char *name)
 {
-    const size_t most = sru__max(s->A, 4 * s->N);
+    sru_scan *s = &r->s;
+    size_t most;
     sru_status status;
+    sru__clear(r, sizeof *r);
+    *s = *(const sru_scan *)args;
+    most = sru__max(s->A, 4 * s->N);
     if (s->K < 2 || s->K > 4)
         return SRU__FAIL(c, SRU_EINVAL, "%s: K must be 2, 3 or 4", name);
     if (s->K == 2 && s->use_tanh)
@@ -2298,6 +2372,12 @@ static sru_status sru__scan_check(const sru_context *c, const sru_scan *s, const
         if (!s->w && !s->u)
             return SRU__FAIL(c, SRU_EINVAL, "%s: u and w must not both be NULL", name);
     }
+    if (s->scale_x == 0) s->scale_x = 1;
+    if (!s->ldc) s->ldc = s->N;
+    if (s->K == 4) s->x = NULL;
+    r->kern = sru__kern(c);
+    r->dirs = s->bidirectional ? 2 : 1;
+    r->D = s->N / (size_t)r->dirs;
     return SRU_OK;
 }
 
@@ -2327,11 +2407,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
 #ifdef SRU_USE_CBLAS
     const int whole = 1;
 #else
-    const int whole = kern->dot != NULL;
+    const int whole = kern->product_bf16 != NULL;   /* sru__scan_product() multiplies floats */
 #endif
-    sru__clear(&r, sizeof r);
-    r.s = *(const sru_scan *)args;
-    status = sru__scan_check(c, s, "scan_forward");
+    status = sru__scan_open(&r, c, args, "scan_forward");
     if (status) return status;
     in_place = s->T && s->B && s->w && s->a && s->a == s->h;
     if (in_place && (s->bidirectional || s->A != s->N))
@@ -2339,12 +2417,6 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
                          "A %u is N %u", s->A, s->N);
     if (s->T && s->B && s->N && !s->h)
         return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h must not be NULL");
-    if (r.s.scale_x == 0) r.s.scale_x = 1;
-    if (s->K == 4) r.s.x = NULL;
-    r.kern = kern;
-    r.dirs = s->bidirectional ? 2 : 1;
-    r.D = s->N / (size_t)r.dirs;
-    r.ldc = s->ldc ? s->ldc : s->N;
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
     threads = sru__threads(c, (s->w ? sru__rows_at_least(c, s->T * s->B)
@@ -2365,7 +2437,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     rows = chunk * s->B;
     sru__scan_divide(&r, s->T * s->B == 1 ? step : most, s->w != NULL, (size_t)threads);
     r.state = s->cT;
-    r.state_ld = r.ldc;
+    r.state_ld = s->ldc;
     if (!r.state) {
         r.state_ld = s->N;
         r.state = sru__take_floats(c, s->B * s->N);
@@ -2401,8 +2473,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (c->measure) return SRU_OK;
     if (!s->T && s->cT)
         for (b = 0; b < s->B; b++) {
-            if (s->c0) memmove(s->cT + b * r.ldc, s->c0 + b * r.ldc, s->N * 4);
-            else memset(s->cT + b * r.ldc, 0, s->N * 4);
+            if (s->c0) memmove(s->cT + b * s->ldc, s->c0 + b * s->ldc, s->N * 4);
+            else memset(s->cT + b * s->ldc, 0, s->N * 4);
         }
     if (!s->B || !s->N) return SRU_OK;
     r.chunk = chunk;
@@ -2441,9 +2513,9 @@ static void sru__scan_backward_tasks(void *job, size_t begin, size_t end, int th
             const size_t row = start * B + b;
             sru__scan_sequence(&k, s, p.col, row, b);
             k.u = s->u + row * K * N + p.col;
-            k.c0 = s->c0 ? s->c0 + b * r->ldc + p.col : NULL;
+            k.c0 = s->c0 ? s->c0 + b * s->ldc + p.col : NULL;
             k.dh = s->dh + row * N + p.col;
-            k.dc = s->dc ? s->dc + b * r->ldc + p.col : NULL;
+            k.dc = s->dc ? s->dc + b * s->ldc + p.col : NULL;
             k.du = s->du + row * K * N + p.col;
             k.dx = s->x && s->dx ? s->dx + row * N + p.col : NULL;
             k.dvt = s->dvt ? s->dvt + row * sru__gates(s) * N + p.col : NULL;
@@ -2475,24 +2547,16 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
     const sru_scan *s = &r.s;
     sru_status status;
     int threads;
-    sru__clear(&r, sizeof r);
-    r.s = *(const sru_scan *)args;
-    status = sru__scan_check(c, s, "scan_backward");
+    status = sru__scan_open(&r, c, args, "scan_backward");
     if (status) return status;
     if (s->T && s->B && s->N && (!s->u || !s->du || !s->c || !s->dh))
         return SRU__FAIL(c, SRU_EINVAL, "scan_backward: u, du, c and dh must not be NULL");
     if (s->w && s->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "scan_backward: w must be SRU_PLAIN");
-    if (r.s.scale_x == 0) r.s.scale_x = 1;
-    if (s->K == 4) r.s.x = NULL;
-    r.kern = sru__kern(c);
-    r.dirs = s->bidirectional ? 2 : 1;
-    r.D = s->N / (size_t)r.dirs;
-    r.ldc = s->ldc ? s->ldc : s->N;
     threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 80);
     threads = sru__apart(threads, s->B * s->N / (3 * SRU__SHARE));  /* more arrays than forward */
     sru__scan_divide(&r, r.kern->block, 0, (size_t)threads);
-    if (s->B && s->N) {
+    if (s->T && s->B && s->N) {
         sru_context inner = *c;
         r.sums = sru__take_floats(&inner, s->B * 2 * sru__gates(s) * s->N);
         if (!r.sums) return sru__no_memory(c);
@@ -2532,9 +2596,9 @@ typedef struct sru__attend_run {
     float *keys;                    /* blocks of the heads at hand */
     float *scratch;
     size_t scratch_size;            /* floats of each thread */
-    int threads;                    /* for each head of a ring, */
-    const struct sru__queries *q;   /* and what they share: queries, and scores of all blocks */
-    float *scores;
+    int threads;                    /* that share one head of a ring, with */
+    const struct sru__queries *q;   /* these queries, */
+    float *scores;                  /* and their scores of all blocks */
     double *dalpha;                 /* (B*H) parts of it */
     size_t parts;                   /* of a head's keys, whose sums for dq are kept apart: */
     float *dq;                      /* (heads,parts,tasks*64,wide) */
@@ -2576,21 +2640,37 @@ static void sru__hide_all(float *s, size_t start, size_t at, size_t end)
     for (; at < end; at++) s[at - start] = SRU__HIDDEN;
 }
 
-/* What of keys start ... end-1 a query sees: keys lo ... hi-1 of all; pad and bias, where not NULL,
-   are those of all keys, `step` apart. Other scores are hidden. */
-static void sru__hide(float *s, size_t start, size_t end, size_t lo, size_t hi,
-                      const uint8_t *memory_pad, const uint8_t *pad, size_t M, size_t step,
-                      const float *bias)
+/* Which of the 64 keys from `start` on are padded in sequence b, and how many; in a ring none. */
+typedef struct sru__padded {
+    size_t n;
+    uint8_t key[SRU__KEYS];
+} sru__padded;
+
+static void sru__find_padded(sru__padded *p, const sru__attend_run *r, size_t b, size_t start)
 {
+    const sru_attention *s = &r->s;
+    const size_t end = s->ring ? start : sru__min(start + SRU__KEYS, r->S);
     size_t at;
+    p->n = 0;
+    for (at = start; at < sru__min(end, s->M) && s->memory_mask_pad; at++)
+        if (s->memory_mask_pad[at * s->B + b]) p->key[p->n++] = (uint8_t)(at - start);
+    for (at = sru__max(start, s->M); at < end && s->mask_pad; at++)
+        if (s->mask_pad[(at - s->M) * s->B + b]) p->key[p->n++] = (uint8_t)(at - start);
+}
+
+/* What of keys start ... end-1 step t sees: keys lo ... hi-1 of all, with attn_mask added, but for
+   padded ones. Other scores are hidden. */
+static void sru__hide(const sru__attend_run *r, const sru__padded *padded, size_t t, float *s,
+                      size_t start, size_t end, size_t lo, size_t hi)
+{
+    size_t i;
     sru__hide_all(s, start, start, sru__min(lo, end));
     sru__hide_all(s, start, sru__max(hi, start), end);
-    if (!memory_pad && !pad && !bias) return;
-    for (at = sru__max(lo, start); at < sru__min(hi, end); at++) {
-        const uint8_t *p = at < M ? memory_pad : pad;
-        if (p && p[(at < M ? at : at - M) * step]) s[at - start] = SRU__HIDDEN;
-        else if (bias) s[at - start] += bias[at];
-    }
+    lo = sru__max(lo, start);
+    hi = sru__min(hi, end);
+    if (lo < hi && r->s.attn_mask)
+        r->kern->add(s + (lo - start), r->s.attn_mask + t * r->S + lo, hi - lo);
+    for (i = 0; i < padded->n; i++) s[padded->key[i]] = SRU__HIDDEN;
 }
 
 /* Floats of scratch for a block of queries: themselves, scores, sums, and what goes with those. */
@@ -2715,9 +2795,8 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
                                const float *queries, float *scores)
 {
     const sru_attention *s = &r->s;
-    const size_t start = g * SRU__KEYS, few = sru__few(r, q, g), b = q->head / (size_t)s->H;
-    const size_t keys = sru__block_keys(r, g);
-    const int masked = s->attn_mask || (!s->ring && (s->memory_mask_pad || s->mask_pad));
+    const size_t start = g * SRU__KEYS, few = sru__few(r, q, g), keys = sru__block_keys(r, g);
+    sru__padded padded;
     size_t i;
     for (i = 0; i < q->n; i += few) {
         const size_t n = sru__min(few, q->n - i);
@@ -2726,12 +2805,11 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
                           sru__ceil(sru__seen_of_block(q, g, i, n), SRU__PANEL),
                           scores + i * SRU__KEYS, SRU__KEYS, 0);
     }
-    if (!masked && start >= q->low && start + SRU__KEYS <= q->high) return;
+    sru__find_padded(&padded, r, q->head / (size_t)s->H, start);
+    if (!s->attn_mask && !padded.n && start >= q->low && start + SRU__KEYS <= q->high) return;
     for (i = 0; i < q->n; i++)
-        sru__hide(scores + i * SRU__KEYS, start, start + keys, q->lo[i], q->hi[i],
-                  s->memory_mask_pad && !s->ring ? s->memory_mask_pad + b : NULL,
-                  s->mask_pad && !s->ring ? s->mask_pad + b : NULL, s->M, s->B,
-                  s->attn_mask ? s->attn_mask + q->t[i] * r->S : NULL);
+        sru__hide(r, &padded, q->t[i], scores + i * SRU__KEYS, start, start + keys, q->lo[i],
+                  q->hi[i]);
 }
 
 /* Sums of values, by weights that are made of the scores, in panels first ... first+count-1 of
@@ -2994,10 +3072,10 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
     return SRU_OK;
 }
 
-static void sru__attend_begin(sru__attend_run *r, const sru_context *c, const void *args)
+static void sru__attend_begin(sru__attend_run *r, const sru_context *c, const sru_attention *s)
 {
     sru__clear(r, sizeof *r);
-    r->s = *(const sru_attention *)args;
+    r->s = *s;
     r->kern = sru__kern(c);
     r->hd = r->s.P / (size_t)r->s.H;
     r->wide = sru__ceil(r->hd, SRU__PANEL) * SRU__PANEL;
@@ -3019,7 +3097,7 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     if (status) return status;
     if (!s->T || !s->B) return SRU_OK;
     if (!s->o) return SRU__FAIL(c, SRU_EINVAL, "attention_forward: o must not be NULL");
-    sru__attend_begin(&r, c, args);
+    sru__attend_begin(&r, c, s);
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 4.0 * (double)sru__max(s->T, 16) * (double)s->B * (double)s->P
                               * (double)sru__max(64, s->window ? s->window : r.S));
@@ -3129,6 +3207,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
     float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
     const float *dks[SRU__KEYS], *dvs[SRU__KEYS];
+    sru__padded padded;
     size_t task, last = SIZE_MAX, g, i, j, n, k;
     for (j = 0; j < SRU__KEYS; j++) {
         dks[j] = dk + j * wide;
@@ -3155,6 +3234,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
             sru__row_panels(vt, key + s->P, row, keys, hd);
             sru__column_panels(kp, key, row, keys, hd);
             memset(dk, 0, 2 * panel * 4);
+            sru__find_padded(&padded, r, b, first);
             for (i = 0; i < q; i++) {
                 size_t lo, hi, low = SIZE_MAX, high = 0;
                 n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
@@ -3172,10 +3252,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                     const size_t t = i * SRU__KEYS + j;
                     float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
                     sru__seen(s, s->M + t, 0, r->S, &lo, &hi);
-                    sru__hide(score, first, first + SRU__KEYS, lo, hi,
-                              s->memory_mask_pad ? s->memory_mask_pad + b : NULL,
-                              s->mask_pad ? s->mask_pad + b : NULL, s->M, s->B,
-                              s->attn_mask ? s->attn_mask + t * r->S : NULL);
+                    sru__hide(r, &padded, t, score, first, first + SRU__KEYS, lo, hi);
                     for (k = 0; k < SRU__KEYS && s->dropout > 0; k++) {
                         mask[k] = sru__uniform(r->key, ((uint64_t)head * s->T + t) * r->S + first
                                                + k) < s->dropout ? 0 : keep;
@@ -3236,11 +3313,11 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     if (s->ring || !s->a || !s->lse || !s->dout || !s->dq || !s->dkv)
         return SRU__FAIL(c, SRU_EINVAL, "attention_backward: a, lse, dout, dq and dkv must not be "
                          "NULL, and there is none through a ring");
-    sru__attend_begin(&r, c, args);
+    sru__attend_begin(&r, c, s);
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 10.0 * (double)s->T * (double)s->B * (double)s->P
                               * (double)sru__max(64, s->window ? s->window : r.S));
-    r.parts = sru__min(4, r.blocks);
+    r.parts = sru__min(4, r.blocks);    /* however many threads there are: so sums are the same */
     threads = (int)sru__min((size_t)threads, all * r.parts);
     r.scratch_size = sru__attend_backward_scratch(s->T, r.hd);
     r.scratch = sru__take_each(c, threads, r.scratch_size);
@@ -3272,7 +3349,8 @@ static sru_status sru__cpu_attention_backward(const sru_context *ctx, const sru_
 /* ---- operators: layer norm ------------------------------------------------------------------- */
 
 typedef struct sru__rows_job {
-    float *y, *stats, *dgain, *dbias;
+    float *y, *stats;               /* stats in backward: dgain of each part, then their dbias */
+    float *dgain, *dbias;
     const float *dy, *x, *gain, *bias, *cstats, *mask;
     const int32_t *tokens;
     float beta, scale, p;
@@ -4054,15 +4132,17 @@ static int sru__tape(sru_context *tape, const sru_model *m, const sru_io *io, fl
 static sru_context sru__tape_memory(const sru_context *c, const sru_io *io)
 {
     sru_context tape = *c;
-    static const size_t enough = SIZE_MAX / 2;
     if (c->measure) return tape;
     tape.work = io->tape;
-    tape.work_size = enough;
+    tape.work_size = SIZE_MAX / 2;
     tape.work_used = 0;
     return tape;
 }
 
-/* Random numbers of a model: these have the top bit, those of the caller's operators have not. */
+/* Random numbers of a model: these have the top bit, those of the caller's operators have not. A
+   layer has those of its dropouts, see sru__layer, and of its attention. */
+enum { SRU__DROP_X, SRU__DROP_C, SRU__DROP_OUT, SRU__DROP_P, SRU__DROP_ATTENTION };
+
 static uint32_t sru__id(int layer, int kind)
 {
     return 0x80000000u | (uint32_t)layer << 3 | (uint32_t)kind;
@@ -4159,7 +4239,7 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->memory_mask_pad = s->M ? io->memory_mask_pad : NULL;
     s->attn_mask = io->attn_mask;
     s->dropout = io->tape ? m->config.attn_dropout : 0;
-    s->id = sru__id(l, 4);
+    s->id = sru__id(l, SRU__DROP_ATTENTION);
     s->o = k->o;
     s->a = k->attended;
     s->lse = k->lse;
@@ -4199,7 +4279,8 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
     else if (!status && z != k->p)
         status = op->copy(c, k->p, z, rows * y->P * 4);
     if (!status && io->tape && y->drop_p > 0)
-        status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(l, 3), 0, 1, rows * y->P);
+        status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(l, SRU__DROP_P), 0, 1,
+                             rows * y->P);
     return status;
 }
 
@@ -4218,12 +4299,11 @@ static sru_status sru__look_up_u(sru_context *c, const sru_model *m, const sru_i
 }
 
 /* T steps of layer l. out may be in where nothing is kept. */
-static sru_status sru__layer_forward(const sru_context *ctx, const sru_model *m, const sru_io *io,
+static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const sru_io *io,
                                      const sru__layer *y, int l, size_t t0, size_t T,
                                      const float *in, float *out, float *state,
                                      const sru__kept *k)
 {
-    sru_context layer = *ctx, *c = &layer;
     const sru_backend *op = c->op;
     const int by_table = sru__by_table(m, y, io, l);
     const size_t rows = T * io->B;
@@ -4235,7 +4315,7 @@ static sru_status sru__layer_forward(const sru_context *ctx, const sru_model *m,
         status = op->layernorm_forward(c, k->a, k->stats, in, gain, shift, rows, y->in);
     if (!status && sru__drops_x(y, io))
         status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io, l), y->drop_x,
-                             sru__id(l, 0), 0, T, io->B * y->in);
+                             sru__id(l, SRU__DROP_X), 0, T, io->B * y->in);
     if (!status && y->P && by_table) {
         const sru_io table = sru__table_io(m, io);
         status = sru__project(c, m, &table, y, l, 0, table.T, m->embedding, state, k);
@@ -4243,7 +4323,7 @@ static sru_status sru__layer_forward(const sru_context *ctx, const sru_model *m,
         status = sru__project(c, m, io, y, l, t0, T, k->a ? k->a : in, state, k);
     }
     if (!status && k->mask_c)
-        status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(l, 1), 0, 1,
+        status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(l, SRU__DROP_C), 0, 1,
                              io->B * y->N);
     if (status) return status;
     sru__fill_scan(&s, m, y, io, l, T, in, k);
@@ -4257,7 +4337,7 @@ static sru_status sru__layer_forward(const sru_context *ctx, const sru_model *m,
     if (!status && io->tape && y->drop_out > 0)
         status = op->dropout(c, out, out, io->layer_dropout_mask
                              ? io->layer_dropout_mask + (size_t)l * rows * y->N : NULL, y->drop_out,
-                             sru__id(l, 2), 0, 1, rows * y->N);
+                             sru__id(l, SRU__DROP_OUT), 0, 1, rows * y->N);
     return status;
 }
 
@@ -4270,7 +4350,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     int l;
     if (!m || !io) return SRU__FAIL(c, SRU_EINVAL, "%s: the model or io is NULL", name);
     f = &m->config;
-    status = sru__check_config(f, c->error);
+    status = sru__check_config(f, sru__error(c));
     if (status) return status;
     if ((unsigned)m->type > SRU_F16)
         return SRU__FAIL(c, SRU_EINVAL, "%s: there is no type %u", name, (size_t)m->type);
@@ -4381,17 +4461,13 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
 
 SRUDEF sru_status sru_forward(const sru_context *ctx, const sru_model *model, const sru_io *io)
 {
+    const sru_status status = sru__check_call(ctx, model, io, "sru_forward");
     sru__call call;
-    sru_context c;
-    sru_status status;
-    if (ctx) c = *ctx;
-    else sru__clear(&c, sizeof c);
-    status = sru__check_call(&c, model, io, "sru_forward");
     if (status) return status;
-    if (io->T && io->B && !io->h) return SRU__FAIL(&c, SRU_EINVAL, "sru_forward: h is NULL");
+    if (io->T && io->B && !io->h) return SRU__FAIL(ctx, SRU_EINVAL, "sru_forward: h is NULL");
     call.m = model;
     call.io = io;
-    return sru__run(&c, sru__forward_run, &call);
+    return sru__run(ctx, sru__forward_run, &call);
 }
 
 #ifndef SRU_NO_BACKWARD
@@ -4407,7 +4483,8 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
     const float *w = sru__weights(m, &y->slot[SRU__PROJECTION]);
     sru_status status = SRU_OK;
     if (y->drop_p > 0)
-        status = op->dropout(&c, dp, dp, NULL, y->drop_p, sru__id(l, 3), 0, 1, rows * y->P);
+        status = op->dropout(&c, dp, dp, NULL, y->drop_p, sru__id(l, SRU__DROP_P), 0, 1,
+                             rows * y->P);
     if (!status && y->projected_norm)
         status = op->layernorm_backward(&c, dp, dw[SRU__PROJECTED_GAIN], dw[SRU__PROJECTED_SHIFT],
                                         dp, y->attention ? k->o : k->z,
@@ -4491,7 +4568,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     if (y.drop_out > 0)
         status = op->dropout(&c, dh, dh, io->layer_dropout_mask
                              ? io->layer_dropout_mask + (size_t)l * rows * y.N : NULL, y.drop_out,
-                             sru__id(l, 2), 0, 1, rows * y.N);
+                             sru__id(l, SRU__DROP_OUT), 0, 1, rows * y.N);
     if (!status && y.norm == 2)
         status = op->layernorm_backward(&c, dh, dw[SRU__GAIN], dw[SRU__SHIFT], dh, k->g, gain,
                                         k->stats, 0, rows, y.N);
@@ -4521,7 +4598,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
                                        by_table ? 1 : da == dx ? highway : 0, s.da, dw, k);
     if (!status && da && sru__drops_x(&y, io))
         status = op->dropout(&c, y.norm == 1 ? da : dx, da, sru__mask_x(m, &y, io, l), y.drop_x,
-                             sru__id(l, 0), y.norm == 1 ? 0 : highway, T, io->B * y.in);
+                             sru__id(l, SRU__DROP_X), y.norm == 1 ? 0 : highway, T, io->B * y.in);
     if (!status && y.norm == 1)
         status = op->layernorm_backward(&c, dx, dw[SRU__GAIN], dw[SRU__SHIFT], da, in, gain,
                                         k->stats, highway, rows, y.in);
@@ -4576,18 +4653,14 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
 
 SRUDEF sru_status sru_backward(const sru_context *ctx, const sru_model *model, const sru_io *io)
 {
+    const sru_status status = sru__check_call(ctx, model, io, "sru_backward");
     sru__call call;
-    sru_context c;
-    sru_status status;
-    if (ctx) c = *ctx;
-    else sru__clear(&c, sizeof c);
-    status = sru__check_call(&c, model, io, "sru_backward");
     if (status) return status;
-    if (!io->tape) return SRU__FAIL(&c, SRU_EINVAL, "sru_backward: there is no tape of a forward");
-    if (io->T && io->B && !io->dh) return SRU__FAIL(&c, SRU_EINVAL, "sru_backward: dh is NULL");
+    if (!io->tape) return SRU__FAIL(ctx, SRU_EINVAL, "sru_backward: there is no tape of a forward");
+    if (io->T && io->B && !io->dh) return SRU__FAIL(ctx, SRU_EINVAL, "sru_backward: dh is NULL");
     call.m = model;
     call.io = io;
-    return sru__run(&c, sru__backward_run, &call);
+    return sru__run(ctx, sru__backward_run, &call);
 }
 #endif
 
@@ -4803,71 +4876,6 @@ typedef struct sru__entry {
     size_t rank, shape[SRU__RANK];  /* of more dimensions, the first are kept */
     size_t count, begin, end;
 } sru__entry;
-
-/* The first four are floats, the next three small whole numbers: these can be read. */
-static const struct { const char *name; size_t bytes; } sru__dtypes[] = {
-    { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "F64", 8 }, { "U8", 1 }, { "I8", 1 },
-    { "BOOL", 1 }, { "I16", 2 }, { "U16", 2 }, { "I32", 4 }, { "U32", 4 }, { "I64", 8 },
-    { "U64", 8 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }
-};
-enum { SRU__READABLE = 7, SRU__DTYPES = sizeof sru__dtypes / sizeof *sru__dtypes };
-
-static uint64_t sru__little(const unsigned char *p, size_t n)
-{
-    uint64_t x = 0;
-    while (n--) x = x << 8 | p[n];
-    return x;
-}
-
-static float sru__from_f16(uint32_t h)
-{
-    const uint32_t sign = (h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3ff;
-    uint32_t bits;
-    float x;
-    if (!e) {                               /* zero, or m/2^24 */
-        x = (float)m * (1.0f / 16777216.0f);
-        memcpy(&bits, &x, 4);
-        bits |= sign;
-    } else {
-        bits = sign | (e == 31 ? 0x7f800000 : (e + 112) << 23) | m << 13;
-    }
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-static float sru__decode(const unsigned char *p, int dtype)
-{
-    uint32_t bits;
-    float x;
-    if (dtype == 3) {
-        const uint64_t wide = sru__little(p, 8);
-        double y;
-        memcpy(&y, &wide, 8);
-        return (float)y;
-    }
-    if (dtype == 1) return sru__from_f16((uint32_t)sru__little(p, 2));
-    if (dtype == 5) return (float)(p[0] < 128 ? p[0] : p[0] - 256);
-    if (dtype >= 4) return (float)p[0];
-    bits = dtype == 2 ? (uint32_t)sru__little(p, 2) << 16 : (uint32_t)sru__little(p, 4);
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-/* Row k*n + i is unit i of matrix k of n units; interleaved, it is the file's i*matrices + k. */
-static float sru__value(const sru__source *s, size_t row, size_t col)
-{
-    float x;
-    size_t at;
-    if (s->interleave) {
-        const size_t n = s->rows / s->interleave;
-        row = row % n * s->interleave + row / n;
-    }
-    at = s->transpose ? col * s->rows + row : row * s->cols + col;
-    if (s->dtype != SRU__NATIVE)
-        return sru__decode(s->bytes + at * sru__dtypes[s->dtype].bytes, s->dtype);
-    memcpy(&x, s->bytes + at * 4, 4);
-    return x;
-}
 
 /* ---- JSON: objects of a fixed form, no recursion --------------------------------------------- */
 
@@ -5828,7 +5836,7 @@ static void sru__number_text(char text[32], float x)
         snprintf(text, 32, "%.*g", digits, (double)x);
         if ((float)strtod(text, NULL) == x) break;
     }
-    point = text + strspn(text, "-+0123456789e");   /* of the locale: some bytes */
+    point = text + strspn(text, "-+0123456789e");   /* the locale's, of one or more bytes */
     if (!*point) return;
     rest = point + strcspn(point, "0123456789");
     *point++ = '.';
@@ -6094,6 +6102,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__CACHE
 #undef SRU__STRIDE
 #undef SRU__PAGE
+#undef SRU__AHEAD
 #undef SRU__KEYS
 #undef SRU__FARTHEST
 #undef SRU__HIDDEN
@@ -6321,7 +6330,7 @@ SRU__INLINE int sru__any(sru__mask m)
     return all != 0;
 }
 
-/* 1/x for x from 1 to 8e37. A division of 16 floats takes twice as long as one of 8: where the
+/* 1/x for x from 1 to 8.5e37. A division of 16 floats takes twice as long as one of 8: where the
    processor guesses 14 bits, one of Newton's steps is as exact, and there sooner. */
 SRU__INLINE sru__vec sru__inverse(sru__vec x)
 {
@@ -6564,9 +6573,9 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
     const int most = width == SRU__MR ? SRU__NP : width == 4 ? SRU__NP_FOUR
                    : width == 2 ? SRU__NP_TWO : SRU__NP_ONE;
     while (panels > 0) {
-        /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1 */
-        const int times = panels <= most ? 1 : (panels + most - 1) / most;      /* divisions are */
-        const int n = times == 1 ? panels : (panels + times - 1) / times;       /* slow */
+        /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1. Divisions are slow */
+        const int times = panels <= most ? 1 : (panels + most - 1) / most;
+        const int n = times == 1 ? panels : (panels + times - 1) / times;
         const int cut = plane || n == panels ? nr : SRU__PANEL;
         const uintptr_t from = quarters ? *ahead++ : 0;
         int i, j;
@@ -6614,7 +6623,7 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
 }
 
 #ifdef SRU__DOT
-static void SRU__FN(dot)(size_t k, const float *a, size_t row, size_t col, int width,
+static void SRU__FN(product_bf16)(size_t k, const float *a, size_t row, size_t col, int width,
                          const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                          int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
 {
@@ -6738,10 +6747,10 @@ SRU__INLINE void SRU__FN(row_lines)(const int panels, const int run, const int b
 }
 
 /* All floats of panels side by side times a row. Long runs of lines come sooner, but panels shorter
-   than a page are in the first-level cache. To fetch the first lines of their next pages would take
-   longer where all panels have more than 12 MB. Two orders of the panels in turn, neither of them
-   from the first to the last: in the same order over and over, lines from the second-level cache
-   come at half its rate on Zen 5, and all takes up to 1.3 times as long. */
+   than a page are in the first-level cache. The first lines of their next pages are not fetched: it
+   would take longer where all panels have more than 12 MB. Two orders of the panels in turn, none
+   of them from the first to the last: in the same order over and over, lines from the second-level
+   cache come at half its rate on Zen 5, and all takes up to 1.3 times as long. */
 SRU__INLINE void SRU__FN(row_floats)(const int panels, sru__vec *acc, const char *const *from,
                                      size_t k, const float *a)
 {
@@ -6822,7 +6831,6 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
 
 /* Rows of u are far apart, too far for the processor to foresee the next: they are fetched while it
    works on the rows before. */
-enum { SRU__FN(ahead) = 4 };
 SRU__INLINE void SRU__FN(fetch)(const float *p)
 {
     int i;
@@ -6842,7 +6850,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
     float *h = s->h + at, *cs = s->c ? s->c + at : NULL;
     const uint8_t *pad = s->pad;
     const size_t u_last = sru__min(SRU__W, last + s->u_n - s->n);
-    const size_t fetched = s->distant && s->T > SRU__FN(ahead) ? s->T - SRU__FN(ahead) : 0;
+    const size_t fetched = s->distant && s->T > SRU__AHEAD ? s->T - SRU__AHEAD : 0;
     size_t t;
     int q;
     SRU__EACH(q, nv, 4) {
@@ -6872,11 +6880,11 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
             sru__exps(gates * nv, z, -1, 1);
         }
         if (t < fetched) {
-            if (x) SRU__FN(fetch)(x + SRU__FN(ahead) * s->step);
-            SRU__FN(fetch)(h + SRU__FN(ahead) * s->step);
-            if (cs) SRU__FN(fetch)(cs + SRU__FN(ahead) * s->step);
+            if (x) SRU__FN(fetch)(x + SRU__AHEAD * s->step);
+            SRU__FN(fetch)(h + SRU__AHEAD * s->step);
+            if (cs) SRU__FN(fetch)(cs + SRU__AHEAD * s->step);
             for (q = 0; q < s->K && cs; q++)         /* in training u lies in memory */
-                SRU__FN(fetch)(u + SRU__FN(ahead) * s->u_step + (size_t)q * s->u_plane);
+                SRU__FN(fetch)(u + SRU__AHEAD * s->u_step + (size_t)q * s->u_plane);
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
@@ -6960,15 +6968,15 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
         float *du = s->du + t * s->u_step + at, *dx = s->dx ? s->dx + t * s->step + at : NULL;
         float *dvt = s->dvt ? s->dvt + t * s->vt_step + at : NULL;
         const int skipped = s->pad && s->pad[t * s->pad_step];
-        if (t > SRU__FN(ahead)) {
+        if (t > SRU__AHEAD) {
             for (k = 0; k < s->K; k++) {
-                SRU__FN(fetch)(u - SRU__FN(ahead) * s->u_step + (size_t)k * s->u_plane);
-                SRU__FN(fetch)(du - SRU__FN(ahead) * s->u_step + (size_t)k * s->u_plane);
+                SRU__FN(fetch)(u - SRU__AHEAD * s->u_step + (size_t)k * s->u_plane);
+                SRU__FN(fetch)(du - SRU__AHEAD * s->u_step + (size_t)k * s->u_plane);
             }
-            SRU__FN(fetch)(c - (SRU__FN(ahead) + 1) * s->step);
-            SRU__FN(fetch)(dh - SRU__FN(ahead) * s->step);
-            if (x) SRU__FN(fetch)(x - SRU__FN(ahead) * s->step);
-            if (dx) SRU__FN(fetch)(dx - SRU__FN(ahead) * s->step);
+            SRU__FN(fetch)(c - (SRU__AHEAD + 1) * s->step);
+            SRU__FN(fetch)(dh - SRU__AHEAD * s->step);
+            if (x) SRU__FN(fetch)(x - SRU__AHEAD * s->step);
+            if (dx) SRU__FN(fetch)(dx - SRU__AHEAD * s->step);
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
@@ -7314,15 +7322,10 @@ static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, fl
 {
     sru__vec best = sru__zero() + y[0], sum = sru__zero();
     const float aim = y[target];
-    float lane[SRU__W], most = y[0], total;
+    float most, total;
     size_t i;
-    int j;
-    for (i = 0; i + SRU__W <= n; i += SRU__W) {
-        const sru__vec v = sru__load(y + i);
-        best = sru__select(v > best, v, best);
-    }
-    sru__store(lane, best);
-    for (j = 0; j < SRU__W; j++) most = lane[j] > most ? lane[j] : most;
+    for (i = 0; i + SRU__W <= n; i += SRU__W) best = sru__most(best, sru__load(y + i));
+    most = sru__highest(best);
     for (; i < n; i++) most = y[i] > most ? y[i] : most;
     for (i = 0; i < n; i += SRU__W) {
         sru__vec e = sru__exp(sru__load_part(y + i, n - i) - most);
@@ -7427,7 +7430,7 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
 SRU__OFFER(SRU__FN(kernels), SRU__FN(backend), SRU__STR(SRU__ISA), NULL, NULL);
 #ifdef SRU__DOT
 SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf16",
-           SRU__FN(dot), SRU__FN(pairs));
+           SRU__FN(product_bf16), SRU__FN(pairs));
 #endif
 
 #undef SRU__OFFER
