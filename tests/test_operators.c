@@ -1195,7 +1195,7 @@ static void test_scan(void)
         test_scan_shape((size_t)(260 + test_bits()%300)/B + 1, B, N, N, (unsigned)test_bits());
     }
     for (i = 0; i < 4; i++) {           /* nothing to do, but c passes */
-        test_scan_shape(0, 3, 6, 5, (unsigned)test_bits());
+        test_scan_shape(0, 3, 6, 5, (unsigned)test_bits() | 2);     /* in both directions */
         test_scan_shape(4, 0, 6, 5, (unsigned)test_bits());
         test_scan_shape(3, 2, 6, 0, (unsigned)test_bits());
         test_scan_shape(3, 2, 0, 5, (unsigned)test_bits());
