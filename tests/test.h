@@ -197,6 +197,35 @@ static inline void test_fill(float *a, size_t n, double scale)
     for (i = 0; i < n; i++) a[i] = (float)(scale*test_random());
 }
 
+/* n numbers drawn uniformly between +-bound: their mean, variance and extremes. Standard deviations
+   of the first two are bound/sqrt(3n) and variance*sqrt(0.8/n); five of them are allowed. */
+static inline void test_uniform(const char *what, const float *a, size_t n, double bound)
+{
+    double mean = 0, var = 0, max = 0, count = (double)n;
+    size_t i;
+    if (!CHECK(n > 0, "%s is empty", what)) return;
+    for (i = 0; i < n; i++) {
+        double x = (double)a[i];
+        if (!test_finite(a[i])) x = 1e30;
+        mean += x/count;
+        var += x*x/count;
+        if (fabs(x) > max) max = fabs(x);
+    }
+    CHECK(fabs(mean) <= 5*bound/sqrt(3*count), "%s: the mean is %g", what, mean);
+    CHECK(fabs(var*3/(bound*bound) - 1) <= 5*sqrt(0.8/count), "%s: the variance is %g, not %g",
+          what, var, bound*bound/3);
+    CHECK(max <= bound*1.000001 && max >= bound*(1 - 20/count), "%s: the largest is %g, not %g",
+          what, max, bound);
+}
+
+static inline void test_constant(const char *what, const float *a, size_t n, float value)
+{
+    size_t i;
+    for (i = 0; i < n && a[i] == value; i++) continue;
+    CHECK(i == n, "%s: number %lu is %g, not %g", what, (unsigned long)i,
+          i < n ? (double)a[i] : 0, (double)value);
+}
+
 /* n zeroed bytes, never NULL; to be freed. */
 static inline void *test_alloc(size_t n)
 {

@@ -1669,35 +1669,6 @@ static void test_padding(void)
 
 /* ---- Initial weights ------------------------------------------------------------------------ */
 
-/* n numbers drawn uniformly between +-bound: their mean, variance and extremes. Standard deviations
-   of the first two are bound/sqrt(3n) and variance*sqrt(0.8/n); five of them are allowed. */
-static void check_uniform(const char *what, const float *a, size_t n, double bound)
-{
-    double mean = 0, var = 0, max = 0, count = (double)n;
-    size_t i;
-    if (!CHECK(n > 0, "%s is empty", what)) return;
-    for (i = 0; i < n; i++) {
-        double x = (double)a[i];
-        if (!test_finite(a[i])) x = 1e30;
-        mean += x/count;
-        var += x*x/count;
-        if (fabs(x) > max) max = fabs(x);
-    }
-    CHECK(fabs(mean) <= 5*bound/sqrt(3*count), "%s: the mean is %g", what, mean);
-    CHECK(fabs(var*3/(bound*bound) - 1) <= 5*sqrt(0.8/count), "%s: the variance is %g, not %g",
-          what, var, bound*bound/3);
-    CHECK(max <= bound*1.000001 && max >= bound*(1 - 20/count), "%s: the largest is %g, not %g",
-          what, max, bound);
-}
-
-static void check_constant(const char *what, const float *a, size_t n, float value)
-{
-    size_t i;
-    for (i = 0; i < n && a[i] == value; i++) continue;
-    CHECK(i == n, "%s: number %lu is %g, not %g", what, (unsigned long)i,
-          i < n ? (double)a[i] : 0, (double)value);
-}
-
 /* Against what the reference's reset_parameters() does, 2.x and 3.0-dev. */
 static void check_init(const sru_config *config, const char *what)
 {
@@ -1724,7 +1695,7 @@ static void check_init(const sru_config *config, const char *what)
         ptrdiff_t at = naive_find(&m, -1, "input_to_hidden.weight");
         sprintf(name, "%s: input_to_hidden", what);
         if (CHECK(at >= 0, "%s is missing", name)) {    /* nn.Linear's own: 1/sqrt(in) */
-            check_uniform(name, w + at, N*(size_t)config->input_size,
+            test_uniform(name, w + at, N*(size_t)config->input_size,
                           1/sqrt((double)config->input_size));
         }
     }
@@ -1747,7 +1718,7 @@ static void check_init(const sru_config *config, const char *what)
                 if ((k == 1 || k == 2) && !config->v1) bound *= sqrt(0.5);
             }
             sprintf(name, "%s: matrix %d of layer %d", what, k, l);
-            check_uniform(name, w + at + (size_t)k*n, n, bound);
+            test_uniform(name, w + at + (size_t)k*n, n, bound);
         }
         {
             double dot = 0, a2 = 0, b2 = 0;
@@ -1764,7 +1735,7 @@ static void check_init(const sru_config *config, const char *what)
             at = naive_find(&m, l, naive_product(&o, l, 0));
             sprintf(name, "%s: projection of layer %d", what, l);
             if (CHECK(at >= 0, "%s is missing", name)) {
-                check_uniform(name, w + at, P*I, sqrt(old ? 3/(double)I : 6/(double)(P + I)));
+                test_uniform(name, w + at, P*I, sqrt(old ? 3/(double)I : 6/(double)(P + I)));
             }
         }
         at = naive_find(&m, l, "weight_c");
@@ -1772,14 +1743,14 @@ static void check_init(const sru_config *config, const char *what)
         if (CHECK(at >= 0, "%s is missing", name)) {
             double bound = config->weight_c_init > 0 ? (double)config->weight_c_init
                          : old ? sqrt(1.5) : 1;
-            if (config->v1) check_constant(name, w + at, 2*N, 0);
-            else check_uniform(name, w + at, 2*N, bound);
+            if (config->v1) test_constant(name, w + at, 2*N, 0);
+            else test_uniform(name, w + at, 2*N, bound);
         }
         at = naive_find(&m, l, "bias");
         sprintf(name, "%s: bias of layer %d", what, l);
         if (CHECK(at >= 0, "%s is missing", name)) {
-            check_constant(name, w + at, N, 0);
-            check_constant(name, w + at + N, N, config->highway_bias);
+            test_constant(name, w + at, N, 0);
+            test_constant(name, w + at + N, N, config->highway_bias);
         }
         if (config->layer_norm) {
             size_t width = config->normalize_after ? N : I;
@@ -1787,8 +1758,8 @@ static void check_init(const sru_config *config, const char *what)
             ptrdiff_t shift = naive_find(&m, l, "layer_norm.bias");
             sprintf(name, "%s: layer norm of layer %d", what, l);
             if (CHECK(gain >= 0 && shift >= 0, "%s is missing", name)) {
-                check_constant(name, w + gain, width, 1);
-                check_constant(name, w + shift, width, 0);
+                test_constant(name, w + gain, width, 1);
+                test_constant(name, w + shift, width, 0);
             }
         }
     }

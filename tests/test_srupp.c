@@ -1048,10 +1048,59 @@ static void run_all(void)
     test_dropout();
 }
 
+/* Against what 3.0-dev's reset_parameters() does: Glorot and Bengio 2010 for all matrices. */
+static void test_init(void)
+{
+    sru_config f;
+    sru_model m;
+    sru_sizes n;
+    sru_tensor t;
+    float *w;
+    int i, matrices = 0;
+    memset(&f, 0, sizeof f);
+    memset(&m, 0, sizeof m);
+    f.input_size = 40;
+    f.hidden_size = 64;
+    f.num_layers = 3;
+    f.arch = SRU_ARCH_SRUPP;
+    f.projection_size = 32;
+    f.attention_every_n_layers = 2;         /* the second of them */
+    f.proj_input_to_hidden_first = f.layer_norm = 1;
+    f.highway_bias = -2;
+    f.dropout = 0.25f;
+    m.config = f;
+    CHECK(sru_size(&n, NULL, &m, 1, 1) == SRU_OK, "sru_size failed");
+    m.weights = w = (float *)test_alloc(n.weights);
+    memset(w, 0xff, n.weights);
+    CHECK(sru_init(w, &f, 5) == SRU_OK, "sru_init failed");
+    for (i = 0; sru_get_tensor(&t, &m, i); i++) {
+        const int attends = strstr(t.name, "rnn_lst.1.") != NULL, second = t.shape[1] > 0;
+        const size_t count = t.shape[0]*(second ? t.shape[1] : 1), D = (size_t)f.hidden_size;
+        if (second) {
+            double bound = sqrt(6/(double)(t.shape[0] + t.shape[1]));
+            if (strstr(t.name, attends ? "linear3" : "linear2")) bound *= sqrt(0.75);
+            test_uniform(t.name, t.data, count, bound);
+            matrices++;
+        } else if (strstr(t.name, "weight_c")) {
+            test_uniform(t.name, t.data, count, 1);
+        } else if (strstr(t.name, "layer_norm.weight")) {
+            test_constant(t.name, t.data, count, 1);
+        } else if (strstr(t.name, "alpha") || strstr(t.name, "layer_norm.bias")) {
+            test_constant(t.name, t.data, count, 0);
+        } else if (CHECK(strstr(t.name, ".bias") && count == 2*D, "%s is new here", t.name)) {
+            test_constant(t.name, t.data, D, 0);
+            test_constant(t.name, t.data + D, D, -2);
+        }
+    }
+    CHECK(matrices == 8, "there are %d matrices", matrices);
+    free(w);
+}
+
 int main(int argc, char **argv)
 {
     test_begin(argc, argv, "Tests SRU++: attention against a naive one, gradients of whole stacks "
                            "against finite differences, streaming bit for bit, memory.");
+    test_init();
     test_memory();
     test_errors();
     test_files();
