@@ -156,6 +156,32 @@ static void report(const char *what)
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
+/* bias: with one, and its gradient; beta of the input's gradient. Products of the gradients take w
+   itself, whatever the type of those of the output. */
+static results linear(side &s, size_t rows, size_t n, size_t k, bool bias, float beta,
+                      sru_type type)
+{
+    float *x = s.random(rows*k), *w = s.random(n*k), *b = bias ? s.random(n) : NULL;
+    float *y = s.blank(rows*n), *dy = s.random(rows*n), *dx = s.random(rows*k);
+    float *dw = s.random(n*k), *db = bias ? s.random(n) : NULL;
+    const void *weights = w;
+    if (s.ctx.op == sru_cpu() && type == SRU_F16) type = SRU_PLAIN;
+    if (type != SRU_PLAIN) {
+        const size_t bytes = s.ctx.op->pack(&s.ctx, NULL, type, w, n, k);
+        void *packed = s.put(std::vector<char>(bytes));
+        s.ctx.op->pack(&s.ctx, packed, type, w, n, k);
+        weights = packed;
+    }
+    s.call([=](const sru_context *c) {
+        return c->op->linear_forward(c, y, x, weights, type, b, rows, n, k);
+    });
+    s.call([=](const sru_context *c) {
+        return c->op->linear_backward(c, dx, dw, db, dy, x, w, beta, rows, n, k);
+    });
+    return results{ {"y", s.get(y, rows*n)}, {"dx", s.get(dx, rows*k)}, {"dw", s.get(dw, n*k)},
+                    {"db", s.get(db, b ? n : 0)} };
+}
+
 static void test_linear(void)
 {
     static const size_t shapes[][3] = { {1,1,1}, {3,5,7}, {1,64,33}, {40,33,16}, {270,17,20},
@@ -165,27 +191,8 @@ static void test_linear(void)
         if (brief > 1 && rows < 100) continue;
         for (int option = 0; option < 4; option += brief ? 3 : 1)
             compare("linear", [=](side &s) {
-                float *x = s.random(rows*k), *w = s.random(n*k);
-                float *b = option & 1 ? s.random(n) : NULL;
-                float *y = s.blank(rows*n), *dy = s.random(rows*n), *dx = s.random(rows*k);
-                float *dw = s.random(n*k), *db = option & 1 ? s.random(n) : NULL;
-                const sru_type type = option & 2 ? SRU_F32 : SRU_PLAIN;
-                const void *weights = w;
-                if (option & 2) {
-                    const size_t bytes = s.ctx.op->pack(&s.ctx, NULL, type, w, n, k);
-                    void *packed = s.put(std::vector<char>(bytes));
-                    s.ctx.op->pack(&s.ctx, packed, type, w, n, k);
-                    weights = packed;
-                }
-                s.call([=](const sru_context *c) {
-                    return c->op->linear_forward(c, y, x, weights, type, b, rows, n, k);
-                });
-                s.call([=](const sru_context *c) {
-                    return c->op->linear_backward(c, dx, dw, db, dy, x, w, option & 2 ? 1.0f : 0.0f,
-                                                  rows, n, k);
-                });
-                return results{ {"y", s.get(y, rows*n)}, {"dx", s.get(dx, rows*k)},
-                                {"dw", s.get(dw, n*k)}, {"db", s.get(db, b ? n : 0)} };
+                return linear(s, rows, n, k, option & 1, option & 2 ? 1.0f : 0.0f,
+                              option & 2 ? SRU_F32 : SRU_PLAIN);
             }, 1e-6);
     }
     report("linear");
@@ -524,9 +531,11 @@ static void test_elements(void)
 /* Products in fewer bits, against those of the CPU in float32: stated errors. */
 static void test_math(void)
 {
-    static const struct { sru_cuda_math math; const char *name; double values, gradients; } list[] =
-        { {SRU_CUDA_TF32, "TF32", 1e-3, 1e-3}, {SRU_CUDA_BF16, "bfloat16", 1e-2, 1e-2},
-          {SRU_CUDA_FP16, "float16", 1e-3, 1e-2} };
+    static const struct { sru_cuda_math math; const char *name; double tolerance; } list[] =
+        { {SRU_CUDA_TF32, "TF32", 1e-3}, {SRU_CUDA_BF16, "bfloat16", 1e-2},
+          {SRU_CUDA_FP16, "float16", 1e-2} };
+    static const struct { sru_type type; const char *name; } packed[] =
+        { {SRU_BF16, "packed bfloat16"}, {SRU_F16, "packed float16"} };
     const sru_backend *float32 = gpu;
     char error[SRU_ERROR_SIZE];
     for (auto &one : list) {
@@ -538,15 +547,20 @@ static void test_math(void)
                                  SRU_PLAIN);
                 for (auto &x : r) x.name = one.name + (" " + x.name);
                 return r;
-            }, one.gradients);
+            }, one.tolerance);
+        compare(one.name, [=](side &s) { return linear(s, 40, 33, 24, true, 1, SRU_PLAIN); },
+                one.tolerance);
         report(one.name);
         sru_cuda_close(gpu);
     }
     gpu = float32;
-    compare("packed bfloat16", [=](side &s) {
-        return scan(s, 20, 3, 17, 24, PRODUCT | GATES | SKIP, SRU_BF16);
-    }, 1e-2);
-    report("packed bfloat16");
+    for (auto &one : packed) {
+        compare(one.name, [=](side &s) {
+            return scan(s, 20, 3, 17, 24, PRODUCT | GATES | SKIP, one.type);
+        }, 1e-2);
+        compare(one.name, [=](side &s) { return linear(s, 40, 33, 24, true, 0, one.type); }, 1e-2);
+        report(one.name);
+    }
 }
 
 /* ---- networks -------------------------------------------------------------------------------- */
