@@ -237,8 +237,8 @@ __device__ __forceinline__ void with_helpers(Y (&tiles)[2][HELPERS*R][WARP], int
 
 /* What both passes read in each step: u, the skip term, vt and mask_pad, of types U and S for the
    first two. EXTRA: with vt or mask_pad, or both. */
-template <class U, class S, unit G, bool EXTRA> struct inputs {
-    enum { GATES = G == SSRU ? 1 : 2 };
+template <class U, class S, unit UNIT, bool EXTRA> struct inputs {
+    enum { GATES = UNIT == SSRU ? 1 : 2 };
     struct loaded { U u0, u1, u2; S x; float vf, vr; uint8_t pad; };
     const stream<U> u0, u1, u2;
     const stream<S> skip;
@@ -248,31 +248,31 @@ template <class U, class S, unit G, bool EXTRA> struct inputs {
 
     __device__ inputs(const sru_scan &s, const column &at, const U *u, const S *x)
         : u0(u + at.row*(size_t)s.K*s.N + at.n, at.step*s.K), u1(u0.at(0) + s.N, at.step*s.K),
-          u2(u1.at(0) + (G == SSRU ? 0 : s.N), at.step*s.K),
+          u2(u1.at(0) + (UNIT == SSRU ? 0 : s.N), at.step*s.K),
           skip(given(x, at.row*(s.K == 4 ? 4 : 1)*s.N + at.n, at.step*(s.K == 4 ? 4 : 1))),
           vf(given(s.vt, at.row*GATES*s.N + at.n, at.step*GATES)),
-          vr(given(G == SSRU ? NULL : s.vt, at.row*GATES*s.N + at.n + s.N, at.step*GATES)),
+          vr(given(UNIT == SSRU ? NULL : s.vt, at.row*GATES*s.N + at.n + s.N, at.step*GATES)),
           pad(given(s.mask_pad, at.row, at.step/(int)s.N)),
           bf(s.bias ? s.bias[at.n]*MINUS_LOG2E : 0),
-          br(s.bias && G != SSRU ? s.bias[s.N + at.n]*MINUS_LOG2E : 0),
+          br(s.bias && UNIT != SSRU ? s.bias[s.N + at.n]*MINUS_LOG2E : 0),
           scale(s.K == 4 ? 1 : s.scale_x) {}
 
     __device__ __forceinline__ void load(loaded &v, int t) const
     {
         v.u0 = u0[t];
         v.u1 = u1[t];
-        v.u2 = G == SSRU ? v.u1 : u2[t];
+        v.u2 = UNIT == SSRU ? v.u1 : u2[t];
         v.x = skip[t];
         v.vf = EXTRA ? vf[t] : 0;
-        v.vr = EXTRA && G != SSRU ? vr[t] : 0;
+        v.vr = EXTRA && UNIT != SSRU ? vr[t] : 0;
         v.pad = EXTRA ? pad[t] : 0;
     }
 };
 
 /* g(c). NaN stays NaN. */
-template <unit G> __device__ __forceinline__ float activation(float c)
+template <unit UNIT> __device__ __forceinline__ float activation(float c)
 {
-    return G == TANH ? tanhf(c) : G == SSRU && c < 0 ? 0 : c;
+    return UNIT == TANH ? tanhf(c) : UNIT == SSRU && c < 0 ? 0 : c;
 }
 
 /* What is ready of a step before its turn comes. */
@@ -295,12 +295,12 @@ template <> struct alignas(16) forward_ready<true> {
 
 /* U, S, H: types of u, of the skip term, and of h and c. Where columns are many, eight blocks of
    them should find room at a time. */
-template <class U, class S, class H, unit G, bool EXTRA, int HELPERS>
-__global__ void __launch_bounds__((1 + HELPERS)*WARP, HELPERS == MANY && G != TANH ? 8 : 1)
+template <class U, class S, class H, unit UNIT, bool EXTRA, int HELPERS>
+__global__ void __launch_bounds__((1 + HELPERS)*WARP, HELPERS == MANY && UNIT != TANH ? 8 : 1)
 scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 {
     enum { R = EXTRA ? 4 : 8 };
-    typedef typename inputs<U, S, G, EXTRA>::loaded loaded;
+    typedef typename inputs<U, S, UNIT, EXTRA>::loaded loaded;
     typedef forward_ready<EXTRA> ready;
     __shared__ ready tiles[2][HELPERS*R][WARP];
     const size_t i = (size_t)blockIdx.x*WARP + threadIdx.x%WARP, N = s.N;
@@ -308,11 +308,11 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
     const column at(s, i, false);
     const size_t b = i/N, n = at.n;
     const bool has_c = s.c;
-    const inputs<U, S, G, EXTRA> from(s, at, u, skip);
+    const inputs<U, S, UNIT, EXTRA> from(s, at, u, skip);
     const stream<H> h((H *)s.h + at.row*N + n, at.step);
     const stream<H> cs((H *)(has_c ? s.c : s.h) + at.row*N + n, at.step);
     const float vf = s.v ? s.v[n]*MINUS_LOG2E : 0;
-    const float vr = s.v && G != SSRU ? s.v[N + n]*MINUS_LOG2E : 0;
+    const float vr = s.v && UNIT != SSRU ? s.v[N + n]*MINUS_LOG2E : 0;
     const float keep = s.mask_c ? s.mask_c[i] : 1;
     float c = s.c0 ? s.c0[b*ldc + n] : 0;
 
@@ -329,10 +329,10 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
     };
     auto step = [&](const ready &y, int t) {
         const float f = sigmoid(fmaf(y.wf(vf), c, y.zf));
-        const float r = G == SSRU ? 1 : sigmoid(fmaf(y.wr(vr), c, y.zr));
+        const float r = UNIT == SSRU ? 1 : sigmoid(fmaf(y.wr(vr), c, y.zr));
         c = y.padded() ? c : fmaf(c - y.u0, f, y.u0);
-        const float g = activation<G>(c);
-        put(h.at(t), y.padded() ? 0 : fmaf(G == SSRU ? g : g - y.x, r*keep, y.x));
+        const float g = activation<UNIT>(c);
+        put(h.at(t), y.padded() ? 0 : fmaf(UNIT == SSRU ? g : g - y.x, r*keep, y.x));
         if (has_c) put(cs.at(t), c);
     };
 
@@ -347,13 +347,13 @@ struct alignas(16) backward_ready { float dg, keep, more, du0, zf, zr, c1; };
 
 /* Reads u, x, c and dh, writes du and dx: 40 bytes, or 20. sums (B,2,G,N): of this sequence, for dv
    and dbias. H: s.storage. */
-template <class H, unit G, bool EXTRA, int HELPERS>
+template <class H, unit UNIT, bool EXTRA, int HELPERS>
 __global__ void __launch_bounds__(HELPERS ? (1 + HELPERS)*WARP : SCAN)
 scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H *dskip)
 {
     enum { R = HELPERS || EXTRA ? 4 : 8, LANES = HELPERS ? (int)WARP : (int)SCAN };
-    enum { GATES = inputs<H, H, G, EXTRA>::GATES };
-    struct loaded : inputs<H, H, G, EXTRA>::loaded { H dh, c1; };
+    enum { GATES = inputs<H, H, UNIT, EXTRA>::GATES };
+    struct loaded : inputs<H, H, UNIT, EXTRA>::loaded { H dh, c1; };
     struct begun { float u0, zf, zr, x, wf, wr, dh, c, c1; bool pad; };
     const size_t i = (size_t)blockIdx.x*LANES + threadIdx.x%LANES, N = s.N;
     const unsigned lanes = __ballot_sync(~0u, i < s.B*N);
@@ -361,7 +361,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     const column at(s, i, true);
     const size_t b = i/N, n = at.n, u_at = at.row*(size_t)s.K*N + n, x_at = at.row*N + n;
     const bool has_dx = dskip, has_dvt = EXTRA && s.dvt;
-    const inputs<H, H, G, EXTRA> from(s, at, (const H *)s.u, skip);
+    const inputs<H, H, UNIT, EXTRA> from(s, at, (const H *)s.u, skip);
     const stream<H> dhs((const H *)s.dh + x_at, at.step), cs((const H *)s.c + x_at, at.step);
     const stream<H> du0((const H *)s.du + u_at, at.step*s.K), du1(du0.at(0) + N, at.step*s.K),
                     du2(du1.at(0) + N, at.step*s.K);
@@ -370,7 +370,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     const stream<float> dvtf((has_dvt ? s.dvt : (float *)s.du) + at.row*GATES*N + n,
                              at.step*GATES),
                         dvtr(dvtf.at(0) + N, at.step*GATES);
-    float vf = s.v ? s.v[n] : 0, vr = s.v && G != SSRU ? s.v[N + n] : 0;
+    float vf = s.v ? s.v[n] : 0, vr = s.v && UNIT != SSRU ? s.v[N + n] : 0;
     const float keep = s.mask_c ? s.mask_c[i] : 1;
     const float c0 = s.c0 ? s.c0[b*ldc + n] : 0, one = HELPERS || s.T;
     const int T = (int)s.T;
@@ -402,16 +402,16 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         vr = pinned(lanes, vr);
     };
     auto prepare = [&](const begun &x, int t) {
-        const float g = activation<G>(x.c);
+        const float g = activation<UNIT>(x.c);
         const float wf = EXTRA ? vf + x.wf : vf, wr = EXTRA ? vr + x.wr : vr;
         const float f = sigmoid(fmaf(wf*MINUS_LOG2E, x.c1, x.zf));
-        const bool no_reset = G == SSRU || x.pad;       /* what was loaded may be anything */
+        const bool no_reset = UNIT == SSRU || x.pad;       /* what was loaded may be anything */
         const float r = no_reset ? 1 : sigmoid(fmaf(wr*MINUS_LOG2E, x.c1, x.zr));
         backward_ready y;
 
         /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr); of one gate h = g*keep + x */
         const float d = x.dh*keep, dg = d*r;
-        y.dg = G == TANH ? dg*fmaf(-g, g, 1) : G == SSRU && !(x.c > 0) ? 0 : dg;
+        y.dg = UNIT == TANH ? dg*fmaf(-g, g, 1) : UNIT == SSRU && !(x.c > 0) ? 0 : dg;
         y.zr = no_reset ? 0 : d*(g - x.x)*r*(1 - r);
 
         /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
@@ -423,9 +423,9 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         y.more = no_reset ? 0 : y.zr*wr;
         y.c1 = x.c1;
         if (HELPERS && t >= T) return y;
-        if (G != SSRU) put(du2.at(t), y.zr);
-        if (has_dx) put(dx.at(t), (G == SSRU ? x.dh : x.dh - dg)*from.scale);
-        if (has_dvt && G != SSRU) *dvtr.at(t) = y.zr*x.c1;
+        if (UNIT != SSRU) put(du2.at(t), y.zr);
+        if (has_dx) put(dx.at(t), (UNIT == SSRU ? x.dh : x.dh - dg)*from.scale);
+        if (has_dvt && UNIT != SSRU) *dvtr.at(t) = y.zr*x.c1;
         return y;
     };
     auto step = [&](const backward_ready &y, int t) {
@@ -457,7 +457,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     sums += b*2*GATES*N + n;
     sums[0]       = dvf;
     sums[GATES*N] = dbf;
-    if (G == SSRU) return;
+    if (UNIT == SSRU) return;
     sums[N]       = dvr;
     sums[3*N]     = dbr;
 }
@@ -1367,27 +1367,27 @@ bool few(const sru_context *c, const sru_scan &s)
     return ceil_div(s.B*s.N, WARP) <= 3*device_of(c)->multiprocessors;
 }
 
-template <int HELPERS, class H, unit G, class U, class S>
+template <int HELPERS, class H, unit UNIT, class U, class S>
 sru_status scan_with(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
 {
     return launch(c, "scan_forward",
-                  s.vt || s.mask_pad ? scan_forward_kernel<U, S, H, G, true, HELPERS>
-                                     : scan_forward_kernel<U, S, H, G, false, HELPERS>,
+                  s.vt || s.mask_pad ? scan_forward_kernel<U, S, H, UNIT, true, HELPERS>
+                                     : scan_forward_kernel<U, S, H, UNIT, false, HELPERS>,
                   ceil_div(s.B*s.N, WARP), 1, (1 + HELPERS)*WARP, s, ldc, u, skip);
 }
 
-template <class H, unit G, class U, class S>
+template <class H, unit UNIT, class U, class S>
 sru_status scan_skip(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
 {
-    return few(c, s) ? scan_with<FEW, H, G>(c, s, ldc, u, skip)
-                     : scan_with<MANY, H, G>(c, s, ldc, u, skip);
+    return few(c, s) ? scan_with<FEW, H, UNIT>(c, s, ldc, u, skip)
+                     : scan_with<MANY, H, UNIT>(c, s, ldc, u, skip);
 }
 
-template <class H, unit G, class U>
+template <class H, unit UNIT, class U>
 sru_status scan_unit(const sru_context *c, const sru_scan &s, size_t ldc, const U *u)
 {
-    return s.K == 4 ? scan_skip<H, G>(c, s, ldc, u, u + 3*s.N)
-                    : scan_skip<H, G>(c, s, ldc, u, (const H *)s.x);
+    return s.K == 4 ? scan_skip<H, UNIT>(c, s, ldc, u, u + 3*s.N)
+                    : scan_skip<H, UNIT>(c, s, ldc, u, (const H *)s.x);
 }
 
 template <class H, class U>
@@ -1480,24 +1480,24 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
     });
 }
 
-template <int HELPERS, unit G, class H>
+template <int HELPERS, unit UNIT, class H>
 sru_status scan_back_with(const sru_context *c, const sru_scan &s, size_t ldc, float *sums,
                           const H *skip, H *dskip)
 {
     return launch(c, "scan_backward",
-                  s.vt || s.dvt || s.mask_pad ? scan_backward_kernel<H, G, true, HELPERS>
-                                              : scan_backward_kernel<H, G, false, HELPERS>,
+                  s.vt || s.dvt || s.mask_pad ? scan_backward_kernel<H, UNIT, true, HELPERS>
+                                              : scan_backward_kernel<H, UNIT, false, HELPERS>,
                   ceil_div(s.B*s.N, HELPERS ? (size_t)WARP : (size_t)SCAN), 1,
                   HELPERS ? (1 + HELPERS)*WARP : (int)SCAN, s, ldc, sums, skip, dskip);
 }
 
-template <unit G, class H>
+template <unit UNIT, class H>
 sru_status scan_back_unit(const sru_context *c, const sru_scan &s, size_t ldc, float *sums)
 {
     const H *skip = (const H *)(s.K == 4 ? further(s.u, 3*s.N, sizeof(H)) : s.x);
     H *dskip = (H *)(s.K == 4 ? further(s.du, 3*s.N, sizeof(H)) : s.x ? s.dx : NULL);
-    return few(c, s) ? scan_back_with<FEW, G>(c, s, ldc, sums, skip, dskip)
-                     : scan_back_with<0, G>(c, s, ldc, sums, skip, dskip);
+    return few(c, s) ? scan_back_with<FEW, UNIT>(c, s, ldc, sums, skip, dskip)
+                     : scan_back_with<0, UNIT>(c, s, ldc, sums, skip, dskip);
 }
 
 template <class H>

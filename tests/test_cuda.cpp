@@ -74,11 +74,11 @@ struct side {
         test_fill(values.data(), n, 1);
         for (size_t i = 0; i < n && columns; i++)
             values[i] = copysignf(0.2f + fabsf(values[i]), i%columns%2 ? -1.0f : 1.0f);
-        for (size_t i = 0; i < n && nobody.size(); i++)
-            if (nobody[i/(n/nobody.size())]) values[i] = NAN;
+        for (size_t i = 0; i < n && padded.size(); i++)
+            if (padded[i/(n/padded.size())]) values[i] = NAN;
         return store(values);
     }
-    std::vector<uint8_t> nobody;        /* (rows) 1: what random_stored() has there is not used */
+    std::vector<uint8_t> padded;        /* (rows) 1: what random_stored() has there is NaN */
     float *blank_stored(size_t n) { return store(floats(n, NAN)); }
     floats get_stored(const float *p, size_t n)
     {
@@ -224,7 +224,7 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
         std::vector<uint8_t> pad(rows);
         for (auto &one : pad) one = test_random() > 0.4;
         p.mask_pad = s.put(pad);
-        if (!(has & PRODUCT)) s.nobody = pad;
+        if (!(has & PRODUCT)) s.padded = pad;
     }
     float *w = NULL, *u = s.random_stored(rows*K*N, away ? N : 0), *x = s.random_stored(rows*N);
     p.x = has & SKIP ? x : NULL;
