@@ -1034,6 +1034,7 @@ typedef struct sru__kernels {
     double (*softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*multiply)(float *y, const float *x, const float *m, float beta, size_t n);
+    void (*draw)(float *m, uint64_t key, uint64_t first, float p, size_t n);
     /* from here on NULL with SRU_NO_BACKWARD */
     void (*scan_backward)(const sru__scan_job *);
     void (*attend_backward)(float *s, float *ds, float lse, float mean);
@@ -1405,20 +1406,24 @@ static float sru__decode(const unsigned char *p, int dtype)
     return x;
 }
 
-/* Row k*n + i is unit i of matrix k of n units; interleaved, it is the file's i*matrices + k. */
-static float sru__value(const sru__source *s, size_t row, size_t col)
+/* n values of a row, from column `col` on. Row k*m + i is unit i of matrix k of m units;
+   interleaved, it is the file's i*matrices + k. */
+static void sru__values(float *to, const sru__source *s, size_t row, size_t col, size_t n)
 {
-    float x;
-    size_t at;
+    const size_t bytes = s->dtype == SRU__NATIVE ? 4 : sru__dtypes[s->dtype].bytes;
+    const size_t step = s->transpose ? bytes * s->rows : bytes;
+    const unsigned char *from;
+    size_t i;
     if (s->interleave) {
-        const size_t n = s->rows / s->interleave;
-        row = row % n * s->interleave + row / n;
+        const size_t m = s->rows / s->interleave;
+        row = row % m * s->interleave + row / m;
     }
-    at = s->transpose ? col * s->rows + row : row * s->cols + col;
-    if (s->dtype != SRU__NATIVE)
-        return sru__decode(s->bytes + at * sru__dtypes[s->dtype].bytes, s->dtype);
-    memcpy(&x, s->bytes + at * 4, 4);
-    return x;
+    from = s->bytes + bytes * (s->transpose ? col * s->rows + row : row * s->cols + col);
+    if (s->dtype == SRU__NATIVE && !s->transpose) memcpy(to, from, 4 * n);
+    else for (i = 0; i < n; i++, from += step) {
+        if (s->dtype == SRU__NATIVE) memcpy(to + i, from, 4);
+        else to[i] = sru__decode(from, s->dtype);
+    }
 }
 
 /* ---- operators: linear ----------------------------------------------------------------------- */
@@ -1459,52 +1464,81 @@ static uint32_t sru__to_bf16(float x, uint32_t below)
     return (bits >> 31) << 15 | upper;
 }
 
-/* The same for a number from -127 to 127, as a byte; below is from 0 to 1. */
+/* The same for a number from -127 to 127, as a byte; below is from 0 to 1. Half of one sign or the
+   other is added without a branch, which nobody could foresee. */
 static uint32_t sru__to_byte(float x, float below)
 {
+    uint32_t bits;
+    float half;
     x -= below;
-    return x > -129 && x < 128 ? (uint32_t)(int)(x < 0 ? x - 0.5f : x + 0.5f) & 255 : 0;
+    memcpy(&bits, &x, 4);
+    bits = (bits & 0x80000000u) | 0x3f000000u;
+    memcpy(&half, &bits, 4);
+    return x > -129 && x < 128 ? (uint32_t)(int)(x + half) & 255 : 0;
+}
+
+/* Values of one row as a lane of 32 bits, which holds sru__each(type) of them. They become floats
+   by shifts alone: the bits of values before stay behind a value's own. These are chosen to suit,
+   and it is as exact as if nothing were behind them. */
+static uint32_t sru__pack_lane(sru_type type, const float *x, float scale)
+{
+    uint32_t bits = 0;
+    float below = 1;                    /* of the last byte, what the first bit is worth */
+    int i;
+    if (type == SRU_F32) {
+        memcpy(&bits, x, 4);
+    } else if (type == SRU_BF16) {
+        bits = sru__to_bf16(x[0], 0);
+        bits |= sru__to_bf16(x[1], bits) << 16;
+    } else {
+        for (i = 0; i < 4; i++, below /= 256)
+            bits |= sru__to_byte(scale > 0 ? x[i] / scale : 0, (float)bits * below) << 8 * i;
+    }
+    return bits;
 }
 
 /* Rows `row` ... row+n-1 of the source as panels of 16, k after k; a last panel is filled with
    zeros. F32: k rows of 16 floats. BF16: 16 pairs of values for each two of k. Q8: 16 scales, then
-   16 quadruples of bytes for each four of k. So lanes of 32 bits become floats by shifts alone: the
-   bits of values before stay behind a value's own. These are chosen to suit, and it is as exact as
-   if nothing were behind them. */
+   16 quadruples of bytes for each four of k. */
 static void sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
 {
-    const size_t k = from->cols, panel = sru__packed_panel(type, k);
-    const size_t each = sru__each(type);
+    enum { RUN = 32 };          /* of k at a time: rows of a transposed source share lines */
+    const size_t k = from->cols, panel = sru__packed_panel(type, k), each = sru__each(type);
+    float x[SRU__PANEL][RUN], scale[SRU__PANEL] = { 0 };
     char *out = (char *)packed;
-    size_t i, j, p;
+    size_t i, j, p, q, m;
     memset(out, 0, sru__ceil(n, SRU__PANEL) * panel);
-    for (i = 0; i < n; i += SRU__PANEL, out += panel)
-        for (j = 0; j < SRU__PANEL && i + j < n; j++) {
-            char *lane = out + 4 * j;
-            float scale = 0, most = 0;
-            uint32_t bits = 0;
-            if (type == SRU_Q8) {
-                for (p = 0; p < k; p++) {
-                    const float x = sru__value(from, row + i + j, p), a = x < 0 ? -x : x;
-                    if (!(a <= most) && most == most) most = a;     /* NaN stays NaN */
+    for (i = 0; i < n; i += SRU__PANEL, out += panel) {
+        const size_t units = sru__min(SRU__PANEL, n - i);
+        char *line = out;
+        if (type == SRU_Q8) {
+            memset(scale, 0, sizeof scale);
+            for (p = 0; p < k; p += m)
+                for (m = sru__min(RUN, k - p), j = 0; j < units; j++) {
+                    sru__values(x[j], from, row + i + j, p, m);
+                    for (q = 0; q < m; q++) {
+                        const float a = x[j][q] > -x[j][q] ? x[j][q] : -x[j][q];
+                        if (!(a <= scale[j]) && scale[j] == scale[j])   /* NaN stays NaN */
+                            scale[j] = a;
+                    }
                 }
-                scale = most / 127;
-                memcpy(lane, &scale, 4);
-                lane += 4 * SRU__PANEL;
-            }
-            for (p = 0; p < sru__ceil(k, each) * each; p++) {
-                const float x = p < k ? sru__value(from, row + i + j, p) : 0;
-                const unsigned at = (unsigned)(p % each);
-                if (type == SRU_F32) memcpy(&bits, &x, 4);
-                else if (type == SRU_BF16) bits |= sru__to_bf16(x, bits) << 16 * at;
-                else bits |= sru__to_byte(scale > 0 ? x / scale : 0,
-                                          (float)bits / (float)(1 << 8 * at)) << 8 * at;
-                if (at + 1 < each) continue;
-                memcpy(lane, &bits, 4);
-                lane += 4 * SRU__PANEL;
-                bits = 0;
-            }
+            for (j = 0; j < units; j++) scale[j] /= 127;
+            memcpy(line, scale, sizeof scale);
+            line += sizeof scale;
         }
+        for (p = 0; p < k; p += m) {
+            m = sru__min(RUN, k - p);
+            for (j = 0; j < units; j++) {
+                sru__values(x[j], from, row + i + j, p, m);
+                if (m < RUN) memset(x[j] + m, 0, (RUN - m) * 4);
+            }
+            for (q = 0; q < m; q += each, line += 4 * SRU__PANEL)
+                for (j = 0; j < units; j++) {
+                    const uint32_t lane = sru__pack_lane(type, x[j] + q, scale[j]);
+                    memcpy(line + 4 * j, &lane, 4);
+                }
+        }
+    }
 }
 
 static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type, const float *w,
@@ -2812,6 +2846,14 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
                   q->hi[i]);
 }
 
+/* Dropout's factors for the weights of step t, of the 64 keys from `start` on. */
+static void sru__attend_mask(const sru__attend_run *r, float mask[SRU__KEYS], size_t head,
+                             size_t t, size_t start)
+{
+    r->kern->draw(mask, r->key, ((uint64_t)head * r->s.T + t) * r->S + start, r->s.dropout,
+                  SRU__KEYS);
+}
+
 /* Sums of values, by weights that are made of the scores, in panels first ... first+count-1 of
    columns: sums (n,16*count), and behind their room the highest score and the sum of weights. */
 static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, size_t g,
@@ -2821,19 +2863,19 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
     const size_t few = sru__few(r, q, g), keys = sru__block_keys(r, g), width = count * SRU__PANEL;
     const float *block = q->keys + g % q->ring * q->stride;
     float *most = sums + SRU__KEYS * r->wide, *total = most + SRU__KEYS;
-    const float keep = 1 / (1 - s->dropout);
-    size_t i, j;
+    float mask[SRU__KEYS];
+    size_t i;
     if (g == q->from) {
         for (i = 0; i < q->n; i++) most[i] = SRU__HIDDEN;
         memset(sums, 0, q->n * width * 4);
         memset(total, 0, q->n * SRU__PANEL * 4);
     }
     r->kern->attend(scores, q->n, keys, most, total, sums, width);
-    for (i = 0; i < q->n && s->dropout > 0; i++)
-        for (j = 0; j < keys; j++)
-            scores[i * SRU__KEYS + j] *=
-                sru__uniform(r->key, ((uint64_t)q->head * s->T + q->t[i]) * r->S + g * SRU__KEYS
-                                     + j) < s->dropout ? 0 : keep;
+    for (i = 0; i < q->n && s->dropout > 0; i++) {
+        float *score = scores + i * SRU__KEYS;
+        sru__attend_mask(r, mask, q->head, q->t[i], g * SRU__KEYS);
+        r->kern->multiply(score, score, mask, 0, keys);
+    }
     for (i = 0; i < q->n; i += few) {
         const size_t n = sru__min(few, q->n - i);
         sru__times_panels(r->kern, scores + i * SRU__KEYS, SRU__KEYS, 1, n,
@@ -3200,7 +3242,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     const size_t H = (size_t)s->H, hd = r->hd, wide = r->wide, q = r->tasks;
     const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide;
     const size_t row = s->B * 2 * s->P;
-    const float keep = 1 / (1 - s->dropout), alpha = s->alpha ? s->alpha[0] : 1;
+    const float alpha = s->alpha ? s->alpha[0] : 1;
     float *qs = r->scratch + (size_t)thread * r->scratch_size, *das = qs + q * each;
     float *qp = das + q * each, *dap = qp + q * panel;
     float *mean = dap + q * panel, *kt = mean + q * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
@@ -3208,7 +3250,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
     const float *dks[SRU__KEYS], *dvs[SRU__KEYS];
     sru__padded padded;
-    size_t task, last = SIZE_MAX, g, i, j, n, k;
+    size_t task, last = SIZE_MAX, g, i, j, n;
     for (j = 0; j < SRU__KEYS; j++) {
         dks[j] = dk + j * wide;
         dvs[j] = dv + j * wide;
@@ -3253,13 +3295,12 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                     float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
                     sru__seen(s, s->M + t, 0, r->S, &lo, &hi);
                     sru__hide(r, &padded, t, score, first, first + SRU__KEYS, lo, hi);
-                    for (k = 0; k < SRU__KEYS && s->dropout > 0; k++) {
-                        mask[k] = sru__uniform(r->key, ((uint64_t)head * s->T + t) * r->S + first
-                                               + k) < s->dropout ? 0 : keep;
-                        d[k] *= mask[k];
+                    if (s->dropout > 0) {
+                        sru__attend_mask(r, mask, head, t, first);
+                        kern->multiply(d, d, mask, 0, SRU__KEYS);
                     }
                     kern->attend_backward(score, d, s->lse[head * s->T + t], mean[t]);
-                    for (k = 0; k < SRU__KEYS && s->dropout > 0; k++) score[k] *= mask[k];
+                    if (s->dropout > 0) kern->multiply(score, score, mask, 0, SRU__KEYS);
                 }
                 /* forward: a = p v, scores = q k' */
                 sru__times_panels(kern, p, 1, SRU__KEYS, keys, n, dap + i * panel,
@@ -3564,17 +3605,15 @@ static sru_status sru__cpu_embedding_backward(const sru_context *ctx, float *dta
 static void sru__dropout_columns(void *job, size_t begin, size_t end, int thread)
 {
     const sru__rows_job *s = (const sru__rows_job *)job;
-    const float keep = s->p < 1 ? 1 / (1 - s->p) : 0;
     float drawn[256];
-    size_t i, j, t;
+    size_t i, t;
     (void)thread;
     begin *= SRU__PANEL;            /* whole vectors: no value's place in one depends on threads */
     end = sru__min(end * SRU__PANEL, s->n);
     for (i = begin; i < end; i += 256) {
         const size_t n = sru__min(256, end - i);
         const float *mask = s->mask ? s->mask + i : drawn;
-        for (j = 0; j < n && !s->mask; j++)
-            drawn[j] = sru__uniform(s->key, i + j) < s->p ? 0 : keep;
+        if (!s->mask) s->kern->draw(drawn, s->key, i, s->p, n);
         for (t = 0; t < s->rows; t++)
             if (s->x)
                 s->kern->multiply(s->y + t * s->n + i, s->x + t * s->n + i, mask, s->beta, n);
@@ -5262,9 +5301,12 @@ static sru_status sru__check_entry(const sru__file *file, const sru__entry *e, c
 static sru__source sru__source_of(const sru__file *file, const sru__entry *e, size_t rows,
                                   size_t cols, size_t interleave, int transpose)
 {
+    const float one = 1;
     sru__source s;
     s.bytes = file->data + e->begin;
     s.dtype = e->dtype;
+    if (!s.dtype && sru__decode((const unsigned char *)&one, 0) == one)
+        s.dtype = SRU__NATIVE;          /* floats of the file are those of the machine */
     s.rows = rows;
     s.cols = cols;
     s.interleave = interleave;
@@ -5274,9 +5316,11 @@ static sru__source sru__source_of(const sru__file *file, const sru__entry *e, si
 
 static void sru__copy_values(float *to, const sru__source *s)
 {
-    size_t i, j;
-    for (i = 0; i < s->rows; i++)
-        for (j = 0; j < s->cols; j++) to[i * s->cols + j] = sru__value(s, i, j);
+    const size_t most = s->transpose ? 64 : s->cols;
+    size_t i, p;
+    for (p = 0; p < s->cols; p += most)
+        for (i = 0; i < s->rows; i++)
+            sru__values(to + i * s->cols + p, s, i, p, sru__min(most, s->cols - p));
 }
 
 static size_t sru__rank(const sru_tensor *t)
@@ -5730,6 +5774,7 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
     FILE *f;
     char *bytes = NULL;
     size_t n = 0, room = 0;
+    const size_t first = 1 << 16;
     const int saved = errno;
     if (error) error[0] = 0;
     if (!path || !size)
@@ -5739,7 +5784,12 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
     for (;;) {
         if (n == room) {
             char *larger;
-            room = room ? 2 * room : 1 << 16;
+            long end = 0;
+            if (n == first && !fseek(f, 0, SEEK_END)) {     /* not of a pipe */
+                end = ftell(f);
+                fseek(f, (long)n, SEEK_SET);
+            }
+            room = end > (long)first ? (size_t)end + 1 : room ? 2 * room : first;
             larger = room > n ? (char *)SRU_MALLOC(room) : NULL;
             if (!larger) {
                 sru__say(error, "no memory for %u bytes of '%s'", room, path);
@@ -5951,23 +6001,18 @@ static void sru__put_header(sru__writer *w, const sru_model *m, const char *pref
     while (w->n % 8) sru__put_text(w, " ");
 }
 
-/* The tensor's values in the order of the file, little-endian. */
+/* The tensor's values in the order of the file, little-endian: rows one after another or, of a
+   transposed one, columns; rows take turns among its matrices. */
 static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
 {
     const size_t count = sru__tensor_count(t), rows = t->transpose ? t->shape[1] : t->shape[0];
-    const size_t cols = rows ? count / rows : 0;
-    const size_t k = t->interleave ? (size_t)t->interleave : 1;
+    const size_t cols = rows ? count / rows : 0, k = t->interleave ? (size_t)t->interleave : 1;
+    const size_t units = rows / k;
     unsigned char buffer[4096];
-    size_t i, n = 0;
+    size_t i, n = 0, unit = 0, matrix = 0, col = 0;
     for (i = 0; i < count; i++) {
-        size_t at = i;
         uint32_t bits;
-        if (t->interleave || t->transpose) {
-            const size_t r = t->transpose ? i % rows : i / cols, c = t->transpose ? i / rows
-                                                                                    : i % cols;
-            at = (r % k * (rows / k) + r / k) * cols + c;
-        }
-        memcpy(&bits, t->data + at, 4);
+        memcpy(&bits, t->data + (matrix * units + unit) * cols + col, 4);
         buffer[n++] = (unsigned char)bits;
         buffer[n++] = (unsigned char)(bits >> 8);
         buffer[n++] = (unsigned char)(bits >> 16);
@@ -5976,6 +6021,13 @@ static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
             sru__put(w, buffer, n);
             n = 0;
         }
+        if (!t->transpose && ++col < cols) continue;
+        if (!t->transpose) col = 0;
+        if (++matrix < k) continue;
+        matrix = 0;
+        if (++unit < units) continue;
+        unit = 0;
+        col++;
     }
 }
 
@@ -7362,6 +7414,36 @@ static void SRU__FN(multiply)(float *y, const float *x, const float *m, float be
     }
 }
 
+/* Factors of dropout: m[i] is 0 where number first+i of the key is below p. They are the numbers of
+   sru__uniform(), but without the last step of sru__mix(), which leaves the upper half alone: that
+   of even ones and that of odd ones, in lanes of 64 bits, are the lanes of a vector. Vectors of
+   four would take as long as one number after another. */
+static void SRU__FN(draw)(float *m, uint64_t key, uint64_t first, float p, size_t n)
+{
+    const float keep = p < 1 ? 1 / (1 - p) : 0;
+    size_t i;
+#if SRU__W > 4
+    typedef uint64_t wide __attribute__((vector_size(4 * SRU__W)));
+    const uint64_t by = 0x9e3779b97f4a7c15u;
+    wide counter[2], z[2];
+    unsigned j;
+    SRU__EACH(i, SRU__W, SRU__W) counter[i % 2][i / 2] = key + (first + i + 1) * by;
+    for (i = 0; i < n; i += SRU__W) {
+        SRU__EACH(j, 2, 2) {
+            z[j] = (counter[j] ^ (counter[j] >> 30)) * 0xbf58476d1ce4e5b9u;
+            z[j] = (z[j] ^ (z[j] >> 27)) * 0x94d049bb133111ebu;
+            counter[j] += SRU__W * by;
+        }
+        z[0] = z[0] >> 32 | (z[1] & 0xffffffff00000000u);
+        sru__store_part(m + i, sru__select(sru__from_ints((sru__mask)((sru__bits)z[0] >> 8))
+                                           * (1.0f / 16777216.0f) < p, sru__zero(),
+                                           sru__zero() + keep), n - i);
+    }
+#else
+    for (i = 0; i < n; i++) m[i] = sru__uniform(key, first + i) < p ? 0 : keep;
+#endif
+}
+
 #ifndef SRU_NO_BACKWARD
 /* The sum of squares, in single precision over 4096 values at a time; in double where that
    overflows, or is so small that much of it may have been lost. */
@@ -7411,7 +7493,7 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
         SRU__MR, SRU__NP, SRU__W < 4 ? 16 : 4 * SRU__W, SRU__FN(product), DOT, PAIRS, \
         SRU__FN(unpack), SRU__FN(row), \
         SRU__FN(scan_forward), SRU__FN(attend), SRU__FN(attended), SRU__FN(layernorm), \
-        SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(multiply), \
+        SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(multiply), SRU__FN(draw), \
         SRU__TRAINING(SRU__FN(scan_backward)), SRU__TRAINING(SRU__FN(attend_backward)), \
         SRU__TRAINING(SRU__FN(layernorm_backward)), SRU__TRAINING(SRU__FN(squares)), \
         SRU__TRAINING(SRU__FN(adamw)) \

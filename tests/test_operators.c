@@ -1794,6 +1794,21 @@ static void draw(float *y, float p, uint64_t seed, uint64_t step, uint32_t id, s
     CHECK(op->dropout(&c, y, NULL, NULL, p, id, 0, 1, n) == SRU_OK, "%s", message);
 }
 
+/* The generator: splitmix64 of a counter. Masks are the same on all processors. */
+static uint64_t mixed(uint64_t z)
+{
+    z = (z ^ (z >> 30))*UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27))*UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static double number(uint64_t seed, uint64_t step, uint32_t id, size_t i)
+{
+    const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
+    const uint64_t key = mixed(mixed(mixed(seed + golden) + step) + id);
+    return (double)(mixed(key + (i + 1)*golden) >> 40)/16777216;
+}
+
 static void test_dropout(void)
 {
     static const float ps[] = {0.1f, 0.25f, 0.5f, 0.75f, 0.9f};
@@ -1803,15 +1818,17 @@ static void test_dropout(void)
     size_t i, k;
     for (k = 0; k < COUNT(ps); k++) {
         double p = (double)ps[k], kept = 0, pairs = 0, sigma = sqrt(p*(1 - p)/count);
-        long other = 0;
+        long other = 0, wrong = 0;
         draw(y, ps[k], 42, 7, 3, n, 1);
         for (i = 0; i < n; i++) {
             int on = fabs((double)y[i]*(1 - p) - 1) < 1e-6;
             if (!on && y[i] != 0) other++;
+            wrong += on != (number(42, 7, 3, i) >= p);
             kept += on;
             if (i && on && y[i - 1] != 0) pairs++;
         }
         CHECK(!other, "dropout %g: %ld numbers are neither 0 nor 1/(1 - p)", p, other);
+        CHECK(!wrong, "dropout %g: %ld are not as the generator's numbers say", p, wrong);
         /* 5 standard deviations: one in a million */
         CHECK(fabs(kept/count - (1 - p)) <= 5*sigma, "dropout %g keeps %g", p, kept/count);
         CHECK(fabs(pairs/count - (1 - p)*(1 - p)) <= 10*sigma, "dropout %g keeps %g of the pairs",

@@ -12,6 +12,7 @@ typedef struct naive_attention {
     const REAL    *q, *kv, *alpha;
     const uint8_t *mask_pad, *memory_mask_pad;
     const REAL    *attn_mask;
+    const float   *dropped;                 /* (B,H,T,M+T) factors of the weights; or NULL */
     REAL          *o;
     const REAL    *dout;
     REAL          *dq, *dkv, *dalpha;       /* backward adds to all three */
@@ -35,6 +36,7 @@ static void naive_attend(const naive_attention *p)
     size_t t, b, h, s, i;
     for (t = 0; t < p->T; t++) for (b = 0; b < p->B; b++) for (h = 0; h < p->H; h++) {
         const size_t at = (t*p->B + b)*p->P + h*hd;
+        const float *keep = p->dropped ? p->dropped + ((b*p->H + h)*p->T + t)*S : NULL;
         REAL best = -1e300, sum = 0, mean = 0;
         for (s = 0; s < S; s++) {
             const REAL *key = p->kv + (s*p->B + b)*2*p->P + h*hd;
@@ -52,16 +54,18 @@ static void naive_attend(const naive_attention *p)
         for (s = 0; s < S; s++) {
             if (sum > 0) w[s] /= sum;
             for (i = 0; i < hd; i++)
-                a[i] += w[s]*p->kv[(s*p->B + b)*2*p->P + p->P + h*hd + i];
+                a[i] += w[s]*(keep ? (REAL)keep[s] : 1)
+                        *p->kv[(s*p->B + b)*2*p->P + p->P + h*hd + i];
         }
         for (i = 0; i < hd; i++) p->o[at + i] = (p->alpha ? p->q[at + i] : 0) + alpha*a[i];
         if (!p->dout) continue;
         for (s = 0; s < S; s++) {
             const size_t value = (s*p->B + b)*2*p->P + p->P + h*hd;
+            const REAL by = keep ? alpha*(REAL)keep[s] : alpha;
             dw[s] = 0;
             for (i = 0; i < hd; i++) {
-                dw[s] += alpha*p->dout[at + i]*p->kv[value + i];
-                p->dkv[value + i] += alpha*p->dout[at + i]*w[s];
+                dw[s] += by*p->dout[at + i]*p->kv[value + i];
+                p->dkv[value + i] += by*p->dout[at + i]*w[s];
             }
             mean += dw[s]*w[s];
         }
@@ -105,16 +109,18 @@ typedef struct attention_case {
     size_t T, B, M, P, H, window;
     int causal, masks, bias, plain;     /* plain: alpha is NULL */
     int climb;                          /* of scores from one block of 64 keys to the next */
+    float dropout;
 } attention_case;
 
 static const attention_case attention_cases[] = {
-    { 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0 },   { 5, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0 },
-    { 5, 2, 3, 6, 3, 0, 1, 0, 0, 0, 0 },   { 70, 1, 0, 16, 1, 0, 1, 0, 0, 0, 0 },
-    { 64, 1, 64, 16, 1, 64, 0, 0, 0, 0, 0 }, { 65, 2, 7, 20, 4, 7, 0, 1, 0, 0, 0 },
-    { 130, 1, 70, 33, 1, 1, 0, 1, 1, 0, 0 }, { 40, 3, 0, 24, 3, 0, 0, 1, 1, 1, 0 },
-    { 1, 3, 200, 40, 2, 100, 0, 1, 0, 0, 0 }, { 200, 1, 0, 48, 1, 90, 1, 0, 1, 0, 0 },
-    { 300, 1, 20, 24, 2, 0, 1, 0, 1, 0, 6 }, { 300, 1, 0, 24, 1, 0, 0, 0, 1, 0, 30 },
-    { 700, 1, 40, 16, 1, 0, 1, 1, 0, 0, 0 }
+    { 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0 },   { 5, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0, 0 },
+    { 5, 2, 3, 6, 3, 0, 1, 0, 0, 0, 0, 0 },   { 70, 1, 0, 16, 1, 0, 1, 0, 0, 0, 0, 0 },
+    { 64, 1, 64, 16, 1, 64, 0, 0, 0, 0, 0, 0 }, { 65, 2, 7, 20, 4, 7, 0, 1, 0, 0, 0, 0 },
+    { 130, 1, 70, 33, 1, 1, 0, 1, 1, 0, 0, 0 }, { 40, 3, 0, 24, 3, 0, 0, 1, 1, 1, 0, 0 },
+    { 1, 3, 200, 40, 2, 100, 0, 1, 0, 0, 0, 0 }, { 200, 1, 0, 48, 1, 90, 1, 0, 1, 0, 0, 0 },
+    { 300, 1, 20, 24, 2, 0, 1, 0, 1, 0, 6, 0 }, { 300, 1, 0, 24, 1, 0, 0, 0, 1, 0, 30, 0 },
+    { 700, 1, 40, 16, 1, 0, 1, 1, 0, 0, 0, 0 }, { 9, 2, 4, 6, 2, 0, 0, 1, 0, 0, 0, 0.4f },
+    { 150, 2, 70, 12, 3, 0, 1, 0, 1, 0, 0, 0.2f }, { 131, 1, 0, 8, 2, 80, 0, 1, 0, 1, 6, 0.7f }
 };
 
 static REAL attention_loss(void *arg)
@@ -136,6 +142,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     float *q = test_floats(n), *kv = test_floats(m), *dout = test_floats(n), alpha = 0.7f;
     float *bias = test_floats(k->T*S), *o = test_floats(n), *a = test_floats(n);
     float *lse = test_floats(k->B*k->H*k->T), *dq = test_floats(n), *dkv = test_floats(m);
+    float *dropped = test_floats(k->B*k->H*k->T*S);
     float dalpha = 0.25f, first_dalpha = 0, *first = test_floats(2*n + m);
     uint8_t *pad = random_mask(k->T*k->B, 4), *memory_pad = random_mask(k->M*k->B, 3);
     REAL wide_alpha = 0.7f, wide_dalpha = 0.25f;
@@ -154,6 +161,14 @@ static void run_attention_case(const attention_case *k, int check_naive)
     for (i = 0; i < k->T*S; i++) bias[i] += (float)(k->climb*(int)(i % S/64));
     for (i = 0; i < S && k->bias; i++) bias[i] = -INFINITY;     /* the first query sees nothing */
 
+    memset(&c, 0, sizeof c);
+    c.op = sru_cpu();
+    c.error = error;
+    c.seed = 5;
+    c.step = 6;
+    CHECK(!c.op->dropout(&c, dropped, NULL, NULL, k->dropout, 7, 0, 1, k->B*k->H*k->T*S), "%s",
+          error);
+
     memset(&p, 0, sizeof p);
     p.T = k->T;
     p.B = k->B;
@@ -168,6 +183,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     p.mask_pad = k->masks ? pad : NULL;
     p.memory_mask_pad = k->masks ? memory_pad : NULL;
     p.attn_mask = k->bias ? widen(bias, k->T*S) : NULL;
+    p.dropped = k->dropout > 0 ? dropped : NULL;
     p.o = naive_array(n);
     p.dout = widen(dout, n);
     p.dq = naive_array(n);
@@ -193,15 +209,14 @@ static void run_attention_case(const attention_case *k, int check_naive)
         attention_loss(&p);             /* o again of the values as they are */
     }
 
-    memset(&c, 0, sizeof c);
     memset(&s, 0, sizeof s);
-    c.op = sru_cpu();
-    c.error = error;
     s.T = k->T;
     s.B = k->B;
     s.M = k->M;
     s.P = k->P;
     s.H = (int)k->H;
+    s.dropout = k->dropout;
+    s.id = 7;
     s.window = k->window;
     s.causal = k->causal;
     s.q = q;
@@ -251,7 +266,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
         CHECK(o[0] == q[0], "a query that sees nothing gives %g, not %g", (double)o[0],
               (double)q[0]);
     free(q); free(kv); free(dout); free(bias); free(o); free(a); free(lse); free(dq); free(dkv);
-    free(first); free(pad); free(memory_pad);
+    free(first); free(pad); free(memory_pad); free(dropped);
     free((REAL *)(uintptr_t)p.q); free((REAL *)(uintptr_t)p.kv); free((REAL *)(uintptr_t)p.dout);
     free((REAL *)(uintptr_t)p.attn_mask); free(p.o); free(p.dq); free(p.dkv);
 }
