@@ -37,6 +37,7 @@ static const char *const help =
     "                           f32 (default), bf16, q8; in training bf16: its products of\n"
     "                           bfloat16, where the machine multiplies these, else of floats\n"
 #endif
+    "  --dropout P              of units, projections and attention's weights, in training\n"
     "  --seconds N              for each case, default 1\n"
     "  --json                   one object a line: case, with its options, threads, isa,\n"
     "                           ns (median of a call), ns_min, gflops (of the products) or\n"
@@ -67,10 +68,11 @@ enum { TYPES = sizeof types / sizeof *types };
 
 static struct {
     double seconds;
+    float dropout;
     int threads, json, heads, train, window, after, math;
     sru_type type;
     char given[8], words[128];          /* those that not all cases take: letters, and in full */
-} option = { 1, 0, 0, 1, 0, 0, 0, 0, SRU_F32, "", "" };
+} option = { 1, 0, 0, 0, 1, 0, 0, 0, 0, SRU_F32, "", "" };
 
 static void fail(const char *sentence)
 {
@@ -304,6 +306,7 @@ static sru_config config_of(size_t D, size_t L)
     if (D > 1u << 20 || L > SRU_MAX_LAYERS) fail("the network is too large");
     config.input_size = config.hidden_size = (int)D;
     config.num_layers = (int)L;
+    config.dropout = config.attn_dropout = option.dropout;
     return config;
 }
 
@@ -340,9 +343,9 @@ typedef struct kind {
 
 static const kind kinds[] = {
     { "linear", "tq", 3, make_linear }, { "scan", "", 3, make_scan },
-    { "layer", "tq", 4, make_layer }, { "train", "t", 4, make_train },
+    { "layer", "tq", 4, make_layer }, { "train", "td", 4, make_train },
     { "stream", "tq", 2, make_stream }, { "layernorm", "", 2, make_layernorm },
-    { "attention", "", 4, make_attention }, { "srupp", "tqhrwa", 5, make_srupp }
+    { "attention", "", 4, make_attention }, { "srupp", "tqhrwad", 5, make_srupp }
 };
 
 /* text: the case with its sizes, "linear 1024 1536 512" */
@@ -575,6 +578,8 @@ int main(int argc, char **argv)
             letter = 'w', option.window = (int)number(name, argv[++i], 1, 1 << 20, 1);
         else if (!strcmp(name, "--after"))
             letter = 'a', option.after = (int)number(name, argv[++i], 0, 1e9, 1);
+        else if (!strcmp(name, "--dropout"))
+            letter = 'd', option.dropout = (float)number(name, argv[++i], 0, 0.99, 0);
         else if (!strcmp(name, "--train")) letter = 'r', option.train = 1;
         else if (*name == '-') fail("there is no such option: see --help");
         else add(text, name);
