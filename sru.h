@@ -821,17 +821,23 @@ static sru_status sru__no_memory(const sru_context *c)
                      "many a network needs, ctx->measure how many an operator", c->work_size);
 }
 
-/* Runs a call on a copy of the caller's context, completed by defaults, and with scratch memory of
-   its own if there is none. */
-static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context *, const void *),
-                           const void *args)
+/* A copy of the caller's context, completed by defaults. */
+SRU__INLINE sru_context sru__context(const sru_context *ctx)
 {
     sru_context c;
-    sru_status status;
-    size_t need = 0;
     if (ctx) c = *ctx;
     else sru__clear(&c, sizeof c);
     if (!c.op) c.op = sru_cpu();
+    return c;
+}
+
+/* Runs a call on such a copy, with scratch memory of its own if there is none. */
+static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context *, const void *),
+                           const void *args)
+{
+    sru_context c = sru__context(ctx);
+    sru_status status;
+    size_t need = 0;
     if (c.measure || c.work) return run(&c, args);
     c.measure = &need;
     c.work_used = 0;
@@ -3401,6 +3407,18 @@ typedef struct sru__rows_job {
     const sru__kernels *kern;
 } sru__rows_job;
 
+/* An operator without scratch memory: its work on `count` parts, by the threads that so many
+   operations are worth. *kern is a field of the job. */
+static sru_status sru__share_out(const sru_context *ctx, double operations, size_t count,
+                                 sru__work work, void *job, const sru__kernels **kern)
+{
+    const sru_context c = sru__context(ctx);
+    if (c.measure) return SRU_OK;
+    *kern = sru__kern(&c);
+    sru__parallel(sru__threads(&c, operations), count, work, job);
+    return SRU_OK;
+}
+
 /* Sums over rows are taken in this many parts, however many threads there are, and then added up in
    order: so they come out the same. */
 enum { SRU__PARTS = 32 };
@@ -3411,16 +3429,6 @@ static void sru__layernorm_rows(void *job, size_t begin, size_t end, int thread)
     (void)thread;
     s->kern->layernorm(s->y + begin * s->n, s->stats ? s->stats + 2 * begin : NULL,
                        s->x + begin * s->n, s->gain, s->bias, end - begin, s->n);
-}
-
-static sru_status sru__layernorm_run(sru_context *c, const void *args)
-{
-    sru__rows_job s = *(const sru__rows_job *)args;
-    s.kern = sru__kern(c);
-    if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, 40.0 * (double)s.rows * (double)s.n), s.rows, sru__layernorm_rows,
-                  &s);
-    return SRU_OK;
 }
 
 static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, float *stats,
@@ -3442,7 +3450,8 @@ static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, f
     s.bias = bias;
     s.rows = rows;
     s.n = n;
-    return sru__run(ctx, sru__layernorm_run, &s);
+    return sru__share_out(ctx, 40.0 * (double)rows * (double)n, rows, sru__layernorm_rows, &s,
+                          &s.kern);
 }
 
 #ifndef SRU_NO_BACKWARD
@@ -3523,15 +3532,6 @@ static void sru__embedding_rows(void *job, size_t begin, size_t end, int thread)
             memset(s->y + i * s->n, 0, s->n * 4);
 }
 
-static sru_status sru__embedding_run(sru_context *c, const void *args)
-{
-    sru__rows_job s = *(const sru__rows_job *)args;
-    if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, 20.0 * (double)s.rows * (double)s.n), s.rows, sru__embedding_rows,
-                  &s);
-    return SRU_OK;
-}
-
 static sru_status sru__embedding_check(const sru_context *ctx, sru__rows_job *s, const char *name,
                                        const float *y, const int32_t *tokens, const float *table,
                                        size_t rows, size_t n, size_t size)
@@ -3559,7 +3559,8 @@ static sru_status sru__cpu_embedding_forward(const sru_context *ctx, float *y,
     if (status || !rows || !n) return status;
     s.y = y;
     s.x = table;
-    return sru__run(ctx, sru__embedding_run, &s);
+    return sru__share_out(ctx, 20.0 * (double)rows * (double)n, rows, sru__embedding_rows, &s,
+                          &s.kern);
 }
 
 #ifndef SRU_NO_BACKWARD
@@ -3575,16 +3576,6 @@ static void sru__embedding_columns(void *job, size_t begin, size_t end, int thre
                          end - begin);
 }
 
-static sru_status sru__embedding_backward_run(sru_context *c, const void *args)
-{
-    sru__rows_job s = *(const sru__rows_job *)args;
-    s.kern = sru__kern(c);
-    if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, 20.0 * (double)s.rows * (double)s.n), s.n,
-                  sru__embedding_columns, &s);
-    return SRU_OK;
-}
-
 static sru_status sru__cpu_embedding_backward(const sru_context *ctx, float *dtable,
                                               const float *dy, const int32_t *tokens, size_t rows,
                                               size_t n, size_t size)
@@ -3595,7 +3586,8 @@ static sru_status sru__cpu_embedding_backward(const sru_context *ctx, float *dta
     if (status || !rows || !n || !size) return status;
     s.y = dtable;
     s.dy = dy;
-    return sru__run(ctx, sru__embedding_backward_run, &s);
+    return sru__share_out(ctx, 20.0 * (double)rows * (double)n, n, sru__embedding_columns, &s,
+                          &s.kern);
 }
 #endif
 
@@ -3622,16 +3614,6 @@ static void sru__dropout_columns(void *job, size_t begin, size_t end, int thread
     }
 }
 
-static sru_status sru__dropout_run(sru_context *c, const void *args)
-{
-    sru__rows_job s = *(const sru__rows_job *)args;
-    s.kern = sru__kern(c);
-    if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, 20.0 * (double)s.rows * (double)s.n + 200.0 * (double)s.n),
-                  sru__ceil(s.n, SRU__PANEL), sru__dropout_columns, &s);
-    return SRU_OK;
-}
-
 static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float *x,
                                    const float *mask, float p, uint32_t id, float beta, size_t T,
                                    size_t n)
@@ -3654,7 +3636,8 @@ static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float
     s.key = ctx ? sru__key(ctx->seed, ctx->step, id) : sru__key(0, 0, id);
     s.rows = T;
     s.n = n;
-    return sru__run(ctx, sru__dropout_run, &s);
+    return sru__share_out(ctx, 20.0 * (double)T * (double)n + 200.0 * (double)n,
+                          sru__ceil(n, SRU__PANEL), sru__dropout_columns, &s, &s.kern);
 }
 
 static void sru__loss_parts(void *job, size_t begin, size_t end, int thread)
@@ -3675,27 +3658,12 @@ static void sru__loss_parts(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-static sru_status sru__loss_run(sru_context *c, const void *args)
-{
-    sru__rows_job s = *(const sru__rows_job *)args;
-    double sums[SRU__PARTS], *loss = s.sums;
-    size_t part;
-    s.kern = sru__kern(c);
-    if (c->measure) return SRU_OK;
-    s.sums = sums;
-    s.parts = sru__min(s.rows, SRU__PARTS);
-    sru__parallel(sru__threads(c, 80.0 * (double)s.rows * (double)s.n), s.parts, sru__loss_parts,
-                  &s);
-    *loss = 0;
-    for (part = 0; part < s.parts; part++) *loss += sums[part];
-    return SRU_OK;
-}
-
 static sru_status sru__cpu_softmax_loss(const sru_context *ctx, double *loss, float *dy,
                                         const float *y, const int32_t *targets, float scale,
                                         size_t rows, size_t n)
 {
     sru__rows_job s;
+    double sums[SRU__PARTS];
     size_t i;
     if (!sru__fits(4.0f * (float)rows * (float)n))
         return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: rows %u, n %u are too large", rows, n);
@@ -3715,8 +3683,11 @@ static sru_status sru__cpu_softmax_loss(const sru_context *ctx, double *loss, fl
     s.scale = scale;
     s.rows = rows;
     s.n = n;
-    s.sums = loss;
-    return sru__run(ctx, sru__loss_run, &s);
+    s.sums = sums;
+    s.parts = sru__min(rows, SRU__PARTS);
+    sru__share_out(ctx, 80.0 * (double)rows * (double)n, s.parts, sru__loss_parts, &s, &s.kern);
+    for (i = 0; i < s.parts; i++) *loss += sums[i];
+    return SRU_OK;
 }
 
 /* ---- operators: the optimizer ---------------------------------------------------------------- */
@@ -3733,33 +3704,25 @@ static void sru__norm_parts(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-static sru_status sru__norm_run(sru_context *c, const void *args)
-{
-    sru__rows_job s = *(const sru__rows_job *)args;
-    double sums[SRU__PARTS], *norm = s.sums, sum = 0;
-    size_t part;
-    s.kern = sru__kern(c);
-    if (c->measure) return SRU_OK;
-    s.sums = sums;
-    s.parts = sru__min(s.n, SRU__PARTS);
-    sru__parallel(sru__threads(c, 10.0 * (double)s.n), s.parts, sru__norm_parts, &s);
-    for (part = 0; part < s.parts; part++) sum += sums[part];
-    *norm = sum > 0 ? sru__dsqrt(sum) : sum;            /* NaN stays NaN */
-    return SRU_OK;
-}
-
 static sru_status sru__cpu_norm(const sru_context *ctx, double *norm, const float *g, size_t n)
 {
     sru__rows_job s;
+    double sums[SRU__PARTS], sum = 0;
+    size_t i;
     if (!norm || (n && !g))
         return SRU__FAIL(ctx, SRU_EINVAL, "norm: norm and g must not be NULL");
     if (!sru__fits(4.0f * (float)n))
         return SRU__FAIL(ctx, SRU_EINVAL, "norm: n %u is too large", n);
+    if (ctx && ctx->measure) return SRU_OK;
     sru__clear(&s, sizeof s);
     s.x = g;
     s.n = n;
-    s.sums = norm;
-    return sru__run(ctx, sru__norm_run, &s);
+    s.sums = sums;
+    s.parts = sru__min(n, SRU__PARTS);
+    sru__share_out(ctx, 10.0 * (double)n, s.parts, sru__norm_parts, &s, &s.kern);
+    for (i = 0; i < s.parts; i++) sum += sums[i];
+    *norm = sum > 0 ? sru__dsqrt(sum) : sum;            /* NaN stays NaN */
+    return SRU_OK;
 }
 
 typedef struct sru__adamw_args {
@@ -3776,16 +3739,6 @@ static void sru__adamw_range(void *job, size_t begin, size_t end, int thread)
     begin *= SRU__PANEL;            /* whole vectors: no value's place in one depends on threads */
     end = sru__min(end * SRU__PANEL, s->n);
     s->kern->adamw(s->p + begin, s->m + begin, s->v + begin, s->g + begin, &s->job, end - begin);
-}
-
-static sru_status sru__adamw_run(sru_context *c, const void *args)
-{
-    sru__adamw_args s = *(const sru__adamw_args *)args;
-    s.kern = sru__kern(c);
-    if (c->measure) return SRU_OK;
-    sru__parallel(sru__threads(c, 80.0 * (double)s.n), sru__ceil(s.n, SRU__PANEL), sru__adamw_range,
-                  &s);
-    return SRU_OK;
 }
 
 static double sru__power(double x, uint64_t n)
@@ -3820,7 +3773,8 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
     s.job.rate = (float)(lr / (1 - sru__power(beta1, t)));
     s.job.shrink = 1 - lr * decay;
     s.job.root_unbias2 = (float)sru__dsqrt(1 / (1 - sru__power(beta2, t)));
-    return sru__run(ctx, sru__adamw_run, &s);
+    return sru__share_out(ctx, 80.0 * (double)n, sru__ceil(n, SRU__PANEL), sru__adamw_range, &s,
+                          &s.kern);
 }
 #endif
 
@@ -4841,14 +4795,11 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *config, uint64_t se
 SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
                            const sru_model *from)
 {
-    sru_context c;
+    const sru_context c = sru__context(ctx);
     sru_status status;
     sru__slot first;
     size_t g, n;
     int l, i;
-    if (ctx) c = *ctx;
-    else sru__clear(&c, sizeof c);
-    if (!c.op) c.op = sru_cpu();
     if (!to || !weights || !from || !from->weights)
         return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: a pointer is NULL");
     if (from->type != SRU_PLAIN || (unsigned)to->type > SRU_F16)

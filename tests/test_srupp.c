@@ -893,6 +893,84 @@ static void test_dropout(void)
     free(x); free(h); free(h2); free(dx); free(dh); free(d); free(x2);
 }
 
+/* Operators that note down from which numbers dropout is drawn. */
+static uint32_t ids[64];
+static int id_count;
+
+static void note(uint32_t id)
+{
+    if (id_count < 64) ids[id_count++] = id;
+}
+
+static sru_status noting_dropout(const sru_context *c, float *y, const float *x, const float *mask,
+                                 float p, uint32_t id, float beta, size_t T, size_t n)
+{
+    if (!mask && p > 0) note(id);
+    return sru_cpu()->dropout(c, y, x, mask, p, id, beta, T, n);
+}
+
+static sru_status noting_attention(const sru_context *c, const sru_attention *s)
+{
+    note(s->id);
+    return sru_cpu()->attention_forward(c, s);
+}
+
+static sru_status noting_attention_backward(const sru_context *c, const sru_attention *s)
+{
+    note(s->id);
+    return sru_cpu()->attention_backward(c, s);
+}
+
+/* No two dropouts of a network leave out the same places; in backward each draws what it drew, but
+   for units' masks, which are kept. */
+static void test_ids(void)
+{
+    enum { N = 8, L = 3 };
+    float x[N] = { 0 }, h[N], dh[N] = { 0 }, dx[N];
+    sru_backend noting = *sru_cpu();
+    uint32_t drawn[64];
+    void *weights;
+    sru_config f;
+    sru_model m;
+    sru_sizes n;
+    sru_context c;
+    sru_io io;
+    int i, k, count, same = 0, known = 0;
+    noting.dropout = noting_dropout;
+    noting.attention_forward = noting_attention;
+    noting.attention_backward = noting_attention_backward;
+    f = plain_config(N, 4);
+    f.num_layers = L;
+    f.dropout = f.rnn_dropout = f.layer_dropout = f.attn_dropout = 0.25f;
+    weights = make_model(&m, &f, SRU_PLAIN, 1, 1, &n);
+    memset(&io, 0, sizeof io);
+    memset(&c, 0, sizeof c);
+    c.op = &noting;
+    c.work = test_alloc(c.work_size = n.train_work);
+    io.T = io.B = 1;
+    io.x = x;
+    io.h = h;
+    io.dh = dh;
+    io.dx = dx;
+    io.tape = test_alloc(n.tape);
+    id_count = 0;
+    CHECK(sru_forward(&c, &m, &io) == SRU_OK, "sru_forward failed");
+    /* inputs, projections and attention of all layers, units and outputs of all but the last */
+    CHECK(id_count == 3*L + 2*(L - 1), "%d dropouts", id_count);
+    count = id_count;
+    memcpy(drawn, ids, sizeof drawn);
+    for (i = 0; i < count; i++)
+        for (k = 0; k < i; k++) same += drawn[i] == drawn[k];
+    CHECK(!same, "%d dropouts draw the same numbers as others", same);
+    id_count = 0;
+    CHECK(sru_backward(&c, &m, &io) == SRU_OK, "sru_backward failed");
+    CHECK(id_count == 3*L + L - 1, "%d dropouts in backward", id_count);
+    for (i = 0; i < id_count; i++)
+        for (k = 0; k < count; k++) known += ids[i] == drawn[k];
+    CHECK(known == id_count, "%d of %d dropouts draw again", known, id_count);
+    free(c.work); free(io.tape); free(weights);
+}
+
 /* Scratch memory at B = 1, P = 256: linear in T, and with a window not growing at all. */
 static void test_memory(void)
 {
@@ -1061,6 +1139,7 @@ static void run_all(void)
     test_ring_and_tape();
     test_fewer_sequences();
     test_dropout();
+    test_ids();
 }
 
 /* Against what 3.0-dev's reset_parameters() does: Glorot and Bengio 2010 for all matrices. */
