@@ -525,6 +525,13 @@ static void test_elements(void)
                             {"v", s.get(v, T*n)}, {"g", s.get(g, T*n)} };
         }, 1e-6);
     }
+    compare("norm of many", [=](side &s) {
+        const size_t n = 256*256 + 777;         /* more than one value for each thread */
+        const float *g = s.random(n);
+        double norm = NAN;
+        s.call([&, g](const sru_context *c) { return c->op->norm(c, &norm, g, n); });
+        return results{ {"norm", {(float)norm}} };
+    }, 1e-6);
     report("dropout, norm, adamw");
 }
 
