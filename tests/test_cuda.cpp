@@ -418,6 +418,13 @@ static void test_attention(void)
         sprintf(what, "attention T %d B %d H %d options %d", (int)T, (int)B, (int)H, has);
         compare(what, [=](side &s) { return attention(s, T, B, H, 7 + T%30, has); }, 1e-5);
     }
+    static const int options[] = { 0, CAUSAL | ALPHA | DROPS, WINDOW | MEMORY | PADS,
+                                   CAUSAL | ALPHA | MEMORY | ADDED };
+    for (int has : options) {           /* in several blocks of queries */
+        if (brief > 1 && has) continue;
+        compare("attention of many steps", [=](side &s) { return attention(s, 70, 2, 2, 5, has); },
+                1e-5);
+    }
     report("attention");
     for (size_t window = 3; window <= 140; window += brief ? 150 : 46)
         compare("rings", [=](side &s) { return rings(s, 2, 2, 5, window); }, 2e-6);
