@@ -2667,6 +2667,39 @@ static void test_full_disk(void)
     signal(SIGXFSZ, was);
 }
 
+/* A pipe, of which nobody knows beforehand how many bytes come. */
+static void test_pipe(void)
+{
+    enum { MANY = 200000 };
+    const char *path = path_of("pipe");
+    char error[SRU_ERROR_SIZE] = "";
+    unsigned char *bytes;
+    size_t size = 0, i, wrong = 0;
+    pid_t child;
+    if (mkfifo(path, 0600)) {
+        printf("skipped: there are no pipes: %s\n", strerror(errno));
+        return;
+    }
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        FILE *out = fopen(path, "wb");
+        for (i = 0; out && i < MANY; i++) putc((int)(i % 251), out);
+        _exit(!out || fclose(out));
+    }
+    if (child < 0) {
+        printf("skipped: there is no other process: %s\n", strerror(errno));
+    } else {
+        bytes = (unsigned char *)sru_read_file(path, &size, error);
+        CHECK(bytes && size == MANY, "%lu bytes of a pipe: '%s'", (unsigned long)size, error);
+        for (i = 0; bytes && i < size; i++) wrong += bytes[i] != i % 251;
+        CHECK(!wrong, "%lu bytes of a pipe are wrong", (unsigned long)wrong);
+        free(bytes);
+        waitpid(child, NULL, 0);
+    }
+    unlink(path);
+}
+
 /* A process that ends while it writes. */
 static void test_interrupted(void)
 {
@@ -3037,6 +3070,7 @@ int main(int argc, char **argv)
     test_own_tensors();
     test_own_tensor_transposed();
     test_full_disk();
+    test_pipe();
     test_interrupted();
     test_paths();
     test_arguments();
