@@ -427,6 +427,28 @@ static void test_truncation(void)
     }
 }
 
+/* Headers that end anywhere, at the very end of the memory that they are in. */
+static void test_broken_off(void)
+{
+    static const char header[] = "{\"__metadata__\":{\"module\":\"SRU\",\"config\":\"{}\"},\"a\\n"
+        "\\u00e9\\ud83d\\ude00\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}";
+    size_t n;
+    for (n = 0; n < sizeof header; n++) {
+        char *bytes = (char *)test_alloc(8 + n), sentence[SRU_ERROR_SIZE];
+        sru_tensor t;
+        sru_status status;
+        memset(bytes, 0, 8);
+        bytes[0] = (char)n;
+        memcpy(bytes + 8, header, n);
+        memset(&t, 0, sizeof t);
+        strcpy(t.name, "b");
+        status = sru_read_tensor(&t, bytes, 8 + n, sentence);
+        CHECK(status == (n + 1 < sizeof header ? SRU_EFILE : SRU_ENOENT),
+              "a header of %lu bytes: status %d, '%s'", (unsigned long)n, (int)status, sentence);
+        free(bytes);
+    }
+}
+
 static void test_header_length(void)
 {
     sru_config f = small_config(SRU_ARCH_SRU);
@@ -986,6 +1008,11 @@ static void test_config(void)
                                              "-1e39", "--1", "+1", ".5", "", "\"0.1\"", "[]",
                                              "true",
                                              "1e", "1e+", "1.", "01", "- 1", "0x1" };
+    static const struct { const char *text; float value; } numbers[] = {
+        { "0", 0 }, { "-0.5", -0.5f }, { "7", 7 }, { "7e0", 7 }, { "7e1", 70 }, { "0.07e+3", 70 },
+        { "-25E1", -250 }, { "25e-1", 2.5f }, { "0e9", 0 }, { "0.0", 0 }, { "1e-45", 1e-45f },
+        { "-0.000000000000000000000001e24", -1 }, { "1000000000000000000000e-21", 1 }
+    };
     sru_config f = small_config(SRU_ARCH_SRU);
     image *im = network(&f, "");
     char config[6000];
@@ -1040,6 +1067,21 @@ static void test_config(void)
             set_metadata(im, config);
             refuse(config, im, "config", "expected", NULL);
         }
+
+    for (k = 0; k < sizeof numbers/sizeof *numbers; k++) {
+        char sentence[SRU_ERROR_SIZE];
+        sru_model m;
+        memset(&m, 0, sizeof m);
+        sprintf(config, "{\"input_size\": 3, \"hidden_size\": 2, \"highway_bias\": %s}",
+                numbers[k].text);
+        set_metadata(im, config);
+        file = image_file(im);
+        CHECK(sru_load_bytes(&m, NULL, file.p, file.n, NULL, sentence) == SRU_OK
+              && !(m.config.highway_bias < numbers[k].value)
+              && !(m.config.highway_bias > numbers[k].value), "%s is read as %g: %s",
+              numbers[k].text, (double)m.config.highway_bias, sentence);
+        st_clear(&file);
+    }
 
     /* padded to any length: as it is, or refused; never read past its end */
     for (k = 60; k < 5800; k += k > 2030 && k < 2060 ? 1 : 97) {
@@ -3044,6 +3086,7 @@ int main(int argc, char **argv)
                "refused with a sentence that helps; a file that cannot be completed is not there.");
     test_folder(directory);
     test_truncation();
+    test_broken_off();
     test_header_length();
     test_numbers();
     test_bytes();
