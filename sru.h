@@ -4661,12 +4661,10 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
                            size_t B)
 {
     void *const some = (void *)(uintptr_t)64, *const other = (void *)(uintptr_t)128; /* not used */
-    sru_context c;
+    sru_context c = sru__context(ctx);
     sru_model m;
     sru_io io;
     sru_status status;
-    if (ctx) c = *ctx;
-    else sru__clear(&c, sizeof c);
     if (!n || !model) return SRU__FAIL(&c, SRU_EINVAL, "sru_size: a pointer is NULL");
     sru__clear(n, sizeof *n);
     sru__clear(&io, sizeof io);
