@@ -244,7 +244,7 @@ typedef struct sru_io {
     const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise where layer_dropout is not 0 */
 
     const float   *dh;              /* (T,B,N)   From here on: backward */
-    float         *dx;              /* (T,B,I) out, if there is x; NULL: not wanted */
+    float         *dx;              /* (T,B,I) out, not dh, if there is x; NULL: not wanted */
     float         *dembedding;      /* (V,I) added to; NULL: not wanted */
     float         *dstate;          /* (B,S) in: of the state after, out: of the state before; NULL:
                                        0 and not wanted, that is truncated back-propagation */
@@ -1678,13 +1678,16 @@ SRU__INLINE void sru__turn(float *out, const size_t width, const float *a, size_
 #endif
 }
 
-/* n rows become columns: of each, a whole line of the cache is read at a time. */
+/* n rows become columns: of each, a whole line of the cache is read at a time. Where rows lie end
+   to end, those behind them are likely to be next, and fetched. */
 SRU__INLINE void sru__turn_rows(float *out, const size_t width, const float *a, const size_t n,
                                 size_t row, size_t k)
 {
     size_t i, p, q, end;
     for (p = 0; p < k; p = end) {
         end = sru__min(k, p + 16);
+        for (i = 0; i < n && row == k; i++)
+            SRU__PREFETCH((uintptr_t)a + ((n + i) * row + p) * sizeof *a);
         for (i = 0; i < n; i += 4)
             for (q = p; q < end; q += 4) {
                 size_t r, c;
@@ -1844,12 +1847,13 @@ static size_t sru__group_start(const sru__gemm *g, size_t group)
     return sru__min(g->nc, sru__part(sru__ceil(g->nc, SRU__PANEL), group, g->groups) * SRU__PANEL);
 }
 
-/* Plain weights, in groups of panels; a few rows of all groups at a time, for these lie side by
-   side. */
+/* Plain weights, in groups of panels: one panel after another where values of k lie side by side,
+   else a few rows of all groups at a time, for then these do. */
 static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
-    const size_t last = sru__group_start(g, end), step = (size_t)SRU__NEAR << g->pairs;
+    const size_t last = sru__group_start(g, end);
+    const size_t step = g->b_row == 1 && !g->pairs ? g->kc : (size_t)SRU__NEAR << g->pairs;
     size_t p, j;
     (void)thread;
     for (p = 0; p < g->kc; p += step)
@@ -4538,10 +4542,11 @@ static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model
     return status;
 }
 
-/* Layer l: from dh, which is overwritten, to dx (NULL: not wanted). */
+/* Layer l: from dh to dx (NULL: not wanted). What norm and dropout of the outputs make of dh is
+   written to dg, which may be dh. */
 static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m, const sru_io *io,
-                                      int l, const float *in, const float *c0, float *dx, float *dh,
-                                      const sru__kept *k)
+                                      int l, const float *in, const float *c0, float *dx,
+                                      const float *dh, float *dg, const sru__kept *k)
 {
     sru_context c = *ctx;
     const sru_backend *op = c.op;
@@ -4558,13 +4563,17 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     for (i = 0; i < SRU__SLOTS; i++)
         dw[i] = io->grads && y.slot[i].rows
               ? (float *)(void *)((char *)io->grads + y.slot[i].at) : NULL;
-    if (y.drop_out > 0)
-        status = op->dropout(&c, dh, dh, io->layer_dropout_mask
+    if (y.drop_out > 0) {
+        status = op->dropout(&c, dg, dh, io->layer_dropout_mask
                              ? io->layer_dropout_mask + (size_t)l * rows * y.N : NULL, y.drop_out,
                              sru__id(l, SRU__DROP_OUT), 0, 1, rows * y.N);
-    if (!status && y.norm == 2)
-        status = op->layernorm_backward(&c, dh, dw[SRU__GAIN], dw[SRU__SHIFT], dh, k->g, gain,
+        dh = dg;
+    }
+    if (!status && y.norm == 2) {
+        status = op->layernorm_backward(&c, dg, dw[SRU__GAIN], dw[SRU__SHIFT], dh, k->g, gain,
                                         k->stats, 0, rows, y.N);
+        dh = dg;
+    }
     if (status) return status;
 
     /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of it */
@@ -4610,7 +4619,7 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     sru_context tape = sru__tape_memory(c, io);
     float *tape_state = NULL, *d[2] = { NULL, NULL }, *looked_up = NULL, *dx = io->dx;
     const float *x = io->x;
-    sru_status status;
+    sru_status status = SRU_OK;
     size_t ignored = 0;
     int l;
     if (c->measure) tape.measure = &ignored;
@@ -4624,14 +4633,14 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
         dx = io->dembedding ? sru__take_floats(c, rows * wide) : NULL;
         if (!x || (io->dembedding && !dx)) return sru__no_memory(c);
     }
-    status = c->op->copy(c, d[0], io->dh, rows * N * 4);
-    if (looked_up && !status)
+    if (looked_up)
         status = c->op->embedding_forward(c, looked_up, io->tokens, m->embedding, rows, wide,
                                           m->vocab_size);
     for (l = L - 1; l >= 0 && !status; l--) {
         float *swap = d[0];
         status = sru__layer_backward(c, m, io, l, kept[l].in ? kept[l].in : x, tape_state,
-                                     l > 0 || first.rows ? d[1] : dx, d[0], &kept[l]);
+                                     l > 0 || first.rows ? d[1] : dx,
+                                     l + 1 < L ? d[0] : io->dh, d[0], &kept[l]);
         d[0] = d[1];
         d[1] = swap;
     }
