@@ -7434,8 +7434,10 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
         const sru__vec d = sru__load_part(g + i, n - i) * s->scale;
         const sru__vec p0 = sru__load_part(p + i, n - i);
         const sru__vec m0 = sru__load_part(m + i, n - i), v0 = sru__load_part(v + i, n - i);
-        /* one product in each sum: of two, the compiler might fuse now this, now that one */
-        const sru__vec m1 = (d - m0) * s->step1 + m0, v1 = (d * d - v0) * s->step2 + v0;
+        /* one product in each sum: of two, the compiler might fuse now this, now that one; v must
+           not become infinite, or the next one is NaN */
+        const sru__vec m1 = (d - m0) * s->step1 + m0, sum = (d * d - v0) * s->step2 + v0;
+        const sru__vec v1 = sru__least(sru__zero() + 3.4e38f, sum);
         const sru__vec down = sru__root(v1, 1) * s->root_unbias2 + s->eps;
         sru__store_part(m + i, m1, n - i);
         sru__store_part(v + i, v1, n - i);

@@ -927,7 +927,8 @@ __global__ void adamw_kernel(float *p, float *m, float *v, float *g, const adamw
     const size_t i = (size_t)blockIdx.x*256 + threadIdx.x;
     if (i >= n) return;
     const float d = g[i]*s.scale;
-    const float m1 = fmaf(d - m[i], s.step1, m[i]), v1 = fmaf(fmaf(d, d, -v[i]), s.step2, v[i]);
+    const float m1 = fmaf(d - m[i], s.step1, m[i]), sum = fmaf(fmaf(d, d, -v[i]), s.step2, v[i]);
+    const float v1 = sum > 3.4e38f ? 3.4e38f : sum;     /* if infinite, the next one is NaN */
     m[i] = m1;
     v[i] = v1;
     p[i] = p[i]*s.shrink - m1*s.rate/(sqrtf(v1)*s.root_unbias2 + s.eps);

@@ -539,6 +539,17 @@ static void test_elements(void)
         s.call([&, g](const sru_context *c) { return c->op->norm(c, &norm, g, n); });
         return results{ {"norm", {(float)norm}} };
     }, 1e-6);
+    compare("adamw of squares that are infinite", [=](side &s) {
+        const size_t n = 70;
+        float *p = s.random(n), *m = s.put(floats(n, 0)), *v = s.put(floats(n, 0));
+        for (uint64_t t = 1; t <= 2; t++) {
+            float *g = s.put(floats(n, 1e20f));
+            s.call([=](const sru_context *c) {
+                return c->op->adamw(c, p, m, v, g, 1, 0.01f, 0.9f, 0.99f, 1e-8f, 0, t, n);
+            });
+        }
+        return results{ {"p", s.get(p, n)}, {"v", s.get(v, n)} };
+    }, 1e-6);
     report("dropout, norm, adamw");
 }
 

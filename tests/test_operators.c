@@ -1773,12 +1773,20 @@ static void test_adamw(void)
                     0, t, 1);
         CHECK(fabs((double)p - P) < 1e-6, "AdamW at step 5e9: p is %.9g, not %.9g", (double)p, P);
     }
-    /* a gradient whose square is infinite */
+    /* a gradient whose square is infinite, and updates after it */
     {
         float p = 1, m = 0, v = 0, g = 1e20f;
         sru_context c = context(1);
-        op->adamw(&c, &p, &m, &v, &g, 1, 0.01f, 0.9f, 0.999f, 1e-8f, 0, 1, 1);
-        CHECK(p < 1 && p > 0.98f, "AdamW: a gradient of 1e20 makes %g of 1", (double)p);
+        uint64_t t;
+        for (t = 1; t <= 3; t++, g = 1) {
+            op->adamw(&c, &p, &m, &v, &g, 1, 0.01f, 0.9f, 0.999f, 1e-8f, 0, t, 1);
+            CHECK(p < 1 && p > 0.95f, "AdamW: a gradient of 1e20 makes %g of 1 by update %d",
+                  (double)p, (int)t);
+        }
+        g = (float)NAN;
+        op->adamw(&c, &p, &m, &v, &g, 1, 0.01f, 0.9f, 0.999f, 1e-8f, 0, t, 1);
+        CHECK(!test_finite(p) && !test_finite(v), "AdamW: a gradient that is NaN makes %g, v %g",
+              (double)p, (double)v);
     }
 }
 
