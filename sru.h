@@ -183,13 +183,14 @@ typedef struct sru_context {    /* NULL for a context is one of all zeros */
     size_t    work_size;        /* its bytes */
     size_t    work_used;        /* of them, what outer calls use: set 0 */
     size_t   *measure;          /* not NULL: calls check their arguments, which may point anywhere,
-                                   and compute nothing, but raise *measure to the bytes of work
-                                   that they need */
+                                   and compute nothing, but raise *measure to bytes of work that
+                                   are enough for them */
     char     *error;            /* SRU_ERROR_SIZE bytes for a sentence when a call fails, or NULL */
 } sru_context;
 
 /* This CPU's operators. ->name tells its kernels: "scalar", "sse2", "avx2", "avx512", "neon" ...;
-   SRU_ISA=NAME in the environment asks for lower ones. */
+   SRU_ISA=NAME in the environment asks for lower ones. gcc's address sanitizer does not see what
+   avx512 writes: look with avx2 for arrays that are too short. */
 SRUDEF const sru_backend *sru_cpu(void);
 
 /* The same, but products of SRU_PLAIN weights round what they multiply to bfloat16 and add it up in
@@ -221,7 +222,10 @@ typedef struct sru_io {
     size_t         memory_length;   /* M.  From here on: SRU++ */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
                                        be attended to, in place of rings; or NULL, as may be each.
-                                       width: N; of layer 0 I, without proj_input_to_hidden_first */
+                                       width: N; of layer 0 I, without proj_input_to_hidden_first.
+                                       Layer norm before the product leaves memory as it is, as in
+                                       the reference, but not what rings keep: normalize_after, to
+                                       train with the one and stream with the other */
     const uint8_t *memory_mask_pad; /* (M,B) 1: nobody attends to it; or NULL */
     const float   *attn_mask;       /* (T,M+T) added to the scores; -inf, and what makes them less
                                        than -1e30, hides; or NULL. Each layer that attends must have
@@ -268,8 +272,9 @@ typedef struct sru_sizes {
 } sru_sizes;
 
 /* What calls with up to T steps of up to B sequences need, on ctx->threads threads; T must include
-   the steps of memory. Weights need not be there yet. With a window and yet memory or attn_mask, a
-   network may need more in inference: ctx->measure tells. */
+   the steps of memory. Weights need not be there yet. ctx->measure tells of what may need more: in
+   inference a network with a window and yet memory or attn_mask, and an output layer or another
+   operator that you call with the same scratch memory. */
 SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, size_t T, size_t B);
 
 /* Initial SRU_PLAIN weights, drawn as the reference draws them. SRU_EINVAL: sru_size() says why. */
@@ -365,7 +370,7 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
    N/2 ... N-1 go from T-1 down to 0; the skip term of each direction is its own half of x.
    In one direction, with neither u nor c wanted, h may be x, and also a where A is N. */
 typedef struct sru_scan {
-    size_t         T, B, N, A;              /* A: width of a, which is I, P or N */
+    size_t         T, B, N, A;              /* A: width of a: I, P or N. 0 is no default */
     int            K;                       /* 2, 3 or 4 */
     int            bidirectional, use_tanh; /* 0 or 1; K = 2: no use_tanh */
     float          scale_x;                 /* 0 means 1 */
@@ -414,7 +419,8 @@ typedef struct sru_scan {
    Keys and values are of M steps of memory, then of the T steps of the queries; what is not seen
    must be finite, too. Where a step sees none, a and lse are 0. Time grows with the steps seen,
    scratch memory with T. To attend to something else, as a decoder does to an encoder's output,
-   take that for the memory and hide the T steps by mask_pad, which hides keys alone.
+   take that for the memory, let T steps of zeros follow it in kv, and hide these by mask_pad, which
+   hides keys alone.
 
    With a ring for each sequence, the keys and values of its last steps are kept there from call to
    call: 2 + C*(P + H*R) floats, where C is window - 1 rounded up to 64s, plus 64, and R is P/H
@@ -5471,7 +5477,8 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
     if (sru__metadata(file, "config", text)) return SRU_EFILE;
     if (!text[0])
         return sru__say(file->error, "the file's metadata has no config"), SRU_EFILE;
-    j = sru__json_of(text, strlen(text), "the metadata's config is damaged", file->error);
+    j = sru__json_of(text, strlen(text), "the metadata's config is not as json.dumps() writes it",
+                     file->error);
     if (sru__expect(&j, '{') && !sru__accept(&j, '}')) {
         do {
             if (!sru__string(&j, name, sizeof name) || !sru__expect(&j, ':')) return SRU_EFILE;
@@ -5482,7 +5489,7 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
             sru__say(what, "the config's %s is not understood", name);
             j.what = what;
             if (!sru__read_field(&j, f, i)) return SRU_EFILE;
-            j.what = "the metadata's config is damaged";
+            j.what = "the metadata's config is not as json.dumps() writes it";
         } while (sru__accept(&j, ','));
         sru__expect(&j, '}');
     }

@@ -42,7 +42,6 @@ int main(int argc, char **argv)
     const sru_backend *op = ctx.op;
     sru_sizes n;
     if (sru_size(&n, &ctx, &rnn, T, B)) return fprintf(stderr, "%s\n", error), 1;
-    ctx.work = malloc(ctx.work_size = n.train_work);
 
     /* parameters, gradients, and the two moments of AdamW: four arrays of one form */
     const size_t bytes = sizeof(parameters) + n.weights;
@@ -51,7 +50,7 @@ int main(int argc, char **argv)
     float *h = op->alloc(&ctx, ROWS*D * 4), *dh = op->alloc(&ctx, ROWS*D * 4);
     float *y = op->alloc(&ctx, ROWS*V * 4), *state = op->alloc(&ctx, B * n.state * 4);
     void  *tape = op->alloc(&ctx, n.tape);
-    if (!ctx.work || !p || !g || !m || !v || !h || !dh || !y || !state || !tape)
+    if (!p || !g || !m || !v || !h || !dh || !y || !state || !tape)
         return fprintf(stderr, "no memory\n"), 1;
 
     for (int i = 0; i < V*D; i++) p->embedding[i] = (float)(rand() % 2001 - 1000) * 1e-3f;
@@ -94,6 +93,6 @@ int main(int argc, char **argv)
 
     void *all[] = { p, g, m, v, h, dh, y, state, tape };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) op->release(&ctx, all[i]);
-    free(ctx.work), fclose(f);
+    fclose(f);
     return 0;
 }

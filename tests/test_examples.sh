@@ -139,6 +139,7 @@ refused build/server $dir/no-such-file
 check "train" build/train sru.h $dir/train.safetensors
 check "the loss falls" awk '/bits/ { if (!first) first = $3; last = $3 }
                             END { exit !(last > 0.1 && last < 0.6*first) }' $dir/before.txt
+check "train on seven threads" env OMP_NUM_THREADS=7 build/train sru.h
 check "hello runs what train saved" build/hello $dir/train.safetensors
 refused build/train $dir/no-such-file
 refused build/train $dir
