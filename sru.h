@@ -156,8 +156,9 @@ typedef struct sru_config {
     int      window;                        /* W > 0: causal, and a step attends to the last W,
                                                itself among them, and across calls: state holds
                                                their keys and values. A padded step is one of the W
-                                               in training and with attn_mask, as in the reference,
-                                               but not in other inference: pad before or after */
+                                               in training, with attn_mask and with memory, as in
+                                               the reference, but not in other inference: pad before
+                                               or after */
 } sru_config;
 
 typedef struct sru_model {
@@ -325,9 +326,9 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
    what is at path, be it a link or a device. So no two calls may save to one path at a time. Names
    are UTF-8. Those of your own tensors must not begin with the prefix: what stands behind it and is
    not the network's would be refused when it is loaded. What the reference has no arguments for
-   stands beside config in the metadata, for sru_load() alone: layer_dropout, causal, window; of
-   SRU++ also use_tanh, no_skip_term, v1, rnn_dropout. A network of different projection_sizes loads
-   there only as SRU of 3.0-dev. */
+   stands beside config in the metadata, for sru_load() alone: scale_x, layer_dropout, causal,
+   window; of SRU++ also use_tanh, no_skip_term, v1, rnn_dropout. A network of different
+   projection_sizes loads there only as SRU of 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
                            const sru_tensor *own, int n, char *error);
@@ -4993,12 +4994,9 @@ static int sru__string(sru__json *j, char *text, size_t size)
                     bytes[i] = (char)(0x80 | (code >> 6 * (count - 1 - i) & 63));
             }
         }
-        if (j->cut || n + count >= size) {
-            j->cut = 1;
-            continue;
-        }
-        memcpy(text + n, bytes, count);
-        n += count;
+        for (i = 0; i < count; i++)     /* not whole characters: what is cut fills its room */
+            if (n + 1 < size) text[n++] = bytes[i];
+            else j->cut = 1;
     }
     text[n] = 0;
     return sru__accept(j, '"') || sru__expected(j, "the end of a string");
@@ -5023,17 +5021,19 @@ static int sru__whole(sru__json *j, size_t *value)
     return 1;
 }
 
-/* [a, b, ...]; returns how many in count, and keeps at most `most` of them. */
-static int sru__list(sru__json *j, size_t *values, size_t most, size_t *count)
+/* [a, b, ...]; returns how many in count, and their product, and keeps at most `most` of them. */
+static int sru__list(sru__json *j, size_t *values, size_t most, size_t *count, size_t *product)
 {
     size_t value;
     *count = 0;
+    *product = 1;
     if (!sru__expect(j, '[')) return 0;
     if (sru__accept(j, ']')) return 1;
     do {
         if (!sru__whole(j, &value)) return 0;
         if (*count < most) values[*count] = value;
         ++*count;
+        *product = sru__times(*product, value);
     } while (sru__accept(j, ','));
     return sru__expect(j, ']');
 }
@@ -5094,7 +5094,7 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const c
 {
     char key[SRU__NAME + 1], rest[2];
     size_t offsets[2], count, i;
-    int seen, known;
+    int seen;
     if (j->bad) return 0;
     if (j->p == j->start) {
         if (!sru__expect(j, '{') || sru__accept(j, '}')) goto end;
@@ -5140,29 +5140,24 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const c
             e->dtype = (int)i;
         } else if (!strcmp(key, "shape") && !(seen & 2)) {
             seen |= 2;
-            if (!sru__list(j, e->shape, SRU__RANK, &e->rank)) return 0;
+            if (!sru__list(j, e->shape, SRU__RANK, &e->rank, &e->count)) return 0;
         } else if (!strcmp(key, "data_offsets") && !(seen & 4)) {
             seen |= 4;
-            if (!sru__list(j, offsets, 2, &count)) return 0;
+            if (!sru__list(j, offsets, 2, &count, &i)) return 0;
             if (count != 2) return sru__expected(j, "two data_offsets");
         } else {
             return sru__expected(j, "dtype, shape and data_offsets, each once");
         }
     }
     if (!sru__expect(j, '}')) return 0;
-    known = e->dtype < SRU__DTYPES && e->rank <= SRU__RANK;
-    e->count = 1;
-    for (i = 0; i < e->rank && known; i++)
-        if (!e->shape[i]) e->count = 0;
-    for (i = 0; i < e->rank && known && e->count; i++)
-        e->count = sru__times(e->count, e->shape[i]);
     e->begin = offsets[0];
     e->end = offsets[1];
     if (e->begin > e->end || e->end > file->data_size) {
         sru__say(j->error, "tensor '%s' lies at bytes %u to %u, but the file has %u bytes of data",
                  e->name, e->begin, e->end, file->data_size);
         j->bad = 1;
-    } else if (known && sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin) {
+    } else if (e->dtype < SRU__DTYPES
+               && sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin) {
         sru__say(j->error, "tensor '%s' has %u bytes of data, which its shape does not take up",
                  e->name, e->end - e->begin);
         j->bad = 1;
@@ -5369,6 +5364,7 @@ static const struct { const char *name; char of, kind; size_t at; } sru__fields[
     { "attention_last_n_layers",    2, 'l', offsetof(sru_config, attention_last_n_layers) },
     { "has_skip_term",              5, 'n', offsetof(sru_config, no_skip_term) },
     { "rescale",                    3, 'b', offsetof(sru_config, rescale) },
+    { "scale_x",                    4, 'f', offsetof(sru_config, scale_x) },
     { "v1",                         5, 'b', offsetof(sru_config, v1) },
     { "causal",                     4, 'b', offsetof(sru_config, causal) },
     { "window",                     4, 'i', offsetof(sru_config, window) },
@@ -5581,9 +5577,9 @@ static sru_status sru__load_slot(const sru__file *file, const sru__entry *e, con
 
 /* scale_x follows from rescale and highway_bias; a file that says otherwise is not of this
    configuration: rescale=True was the default up to 2.1.4. What was once in bfloat16, which has 8
-   bits, is taken as it is. Without a skip term nothing uses it. */
+   bits, is taken as it is, if it is the same in all layers. Without a skip term nothing uses it. */
 static sru_status sru__load_scale(const sru__file *file, const sru__entry *e, const sru__slot *s,
-                                  float scale, sru_config *f)
+                                  float scale, const sru_config *f, float *all)
 {
     const double most = f->rescale ? 5e-3 : 1e-5;
     const sru_status status = sru__load_slot(file, e, s, SRU_PLAIN, 1, NULL);
@@ -5593,14 +5589,17 @@ static sru_status sru__load_scale(const sru__file *file, const sru__entry *e, co
     x = sru__decode(file->data + e->begin, e->dtype);
     off = (double)x / (double)scale - 1;
     if (sru__within(off, -most, most)) {
-        if (!sru__within(off, -1e-6, 1e-6) && f->rescale) f->scale_x = x;
+        if (f->rescale && *all != 0 && *all != x)
+            return sru__say(file->error, "tensor '%s' is not the same in all layers", e->name),
+                   SRU_EFILE;
+        *all = x;
         return SRU_OK;
     }
-    if (!f->rescale)
+    if (!f->rescale && f->scale_x == 0)
         return sru__say(file->error, "tensor '%s' is not 1, as with rescale=True, which the config "
                         "does not say; if it is to run without, set it to 1", e->name), SRU_EFILE;
     return sru__say(file->error, "tensor '%s' does not agree with rescale and highway_bias of the "
-                    "config", e->name), SRU_EFILE;
+                    "config, or its scale_x", e->name), SRU_EFILE;
 }
 
 /* All tensors of the network, in the order of the file: first whether they are there, once; then
@@ -5614,6 +5613,7 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
     sru__layer y;
     sru__slot s;
     size_t shape[2], rank;
+    float scale_x = 0;
     int l, i, second;
     memset(seen, 0, sizeof seen);
     for (second = 0; second < 2; second++) {
@@ -5635,7 +5635,7 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
                         if (seen[l + 1] >> i & 1) return sru__twice(file, e.name);
                         seen[l + 1] |= 1u << i;
                     } else if (i == SRU__SLOTS) {
-                        status = sru__load_scale(file, &e, &s, y.scale_x, f);
+                        status = sru__load_scale(file, &e, &s, y.scale_x, f, &scale_x);
                     } else {
                         status = sru__load_slot(file, &e, &s, type, l < 0 ? 1 : sru__groups(&y, i),
                                                 weights);
@@ -5659,6 +5659,9 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
             }
         }
     }
+    if (scale_x != 0 && f->rescale
+        && !sru__within((double)scale_x / (double)y.scale_x - 1, -1e-6, 1e-6))
+        f->scale_x = scale_x;
     return SRU_OK;
 }
 
@@ -5799,9 +5802,12 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
         } else {
             weights = block + sizeof m;
             weights += (64 - (uintptr_t)weights % 64) % 64;
-            sru_load_bytes(&m, weights, file, size, NULL, error);
-            memcpy(block, &m, sizeof m);
-            result = (sru_model *)(void *)block;
+            if (sru_load_bytes(&m, weights, file, size, NULL, error)) {
+                SRU_FREE(block);
+            } else {
+                memcpy(block, &m, sizeof m);
+                result = (sru_model *)(void *)block;
+            }
         }
     }
     SRU_FREE(file);

@@ -761,6 +761,8 @@ static void test_container(void)
     im->p[2].rank = 9;
     for (i = 1; i < 9; i++) im->p[2].shape[i] = 1;
     refuse("nine dimensions", im, NULL, NULL, NULL);
+    im->p[2].shape[8] = 2;
+    refuse("nine dimensions, of more than is there", im, im->p[2].name, "bytes of data", NULL);
     im->p[2].rank = 8;
     refuse("eight dimensions", im, im->p[2].name, "(4,1,1,1,1,1,1,1)", NULL);
     for (i = 0; i < 8; i++) im->p[2].shape[i] = 65536;  /* 2^128 */
@@ -1203,6 +1205,8 @@ static void test_scale_x(void)
         CHECK(m.config.scale_x == 1.203125f, "scale_x %g", (double)m.config.scale_x);
         st_clear(&file);
     }
+    set_bits(im, image_find(im, "rnn_lst.1.scale_x"), 0, 0x3f9a8000);
+    refuse("a scale_x that is rounded otherwise", im, "rnn_lst.1.scale_x", "all layers", NULL);
     image_free(im);
     f.rescale = 0;                          /* up to 2.1.4 of the reference it was the default */
     im = network(&f, "");
@@ -1359,6 +1363,15 @@ static void test_others(void)
     image_add_floats(im, name, 1, 0, 1);                /* as is this, which can be read */
     p = image_add_floats(im, name, 1, 0, 1);
     p->name[127] = 'n';
+    for (i = 0; i < 3; i++) {       /* of 127, 126 and 125 bytes, and a character that is longer */
+        static const char *const more[] = { "\\u00e9", "\\u20ac", "\\ud83d\\ude00" };
+        memset(name, 'q', 127);
+        strcpy(name + 127 - i, more[i]);
+        image_add_floats(im, name, 1, 0, 1);
+    }
+    p = image_add(im, "empty", "F4_E2M1", 2, 0);
+    p->rank = 2;
+    p->end = p->begin;
     for (i = 0; i < 16; i++) st_put(&im->data, "", 1);  /* of the complex numbers */
     for (i = im->n - 1; strcmp(im->p[i].name, "complex"); i--) {
         im->p[i].begin += 16;
@@ -1372,6 +1385,16 @@ static void test_others(void)
     memset(t.name, 'n', 127);
     CHECK(!sru_read_tensor(&t, file.p, file.n, error), "%s", error);
     CHECK(t.shape[0] == 1, "a tensor with a name of 127 bytes");
+    t.data = &value;
+    for (i = 0; i < 3; i++) {
+        memset(t.name, 'q', 127);
+        t.name[127 - i] = 0;
+        CHECK(sru_read_tensor(&t, file.p, file.n, error) == SRU_ENOENT, "%d bytes of a longer name",
+              127 - i);
+    }
+    strcpy(t.name, "empty");
+    t.data = NULL;
+    CHECK(sru_read_tensor(&t, file.p, file.n, error) == SRU_EFILE, "what is empty has a shape");
     t.data = &value;
     strcpy(t.name, "complex");
     t.shape[0] = 2;
@@ -2256,6 +2279,7 @@ static void test_same_results(void)
         int l;
         f.arch = (sru_arch)(round % 3);
         f.layer_dropout = test_bits() % 2 ? 0.25f : 0;
+        f.scale_x = test_bits() % 2 ? 1.7f : 0;
         f.causal = (int)(test_bits() % 2);
         f.window = test_bits() % 2 ? 1 + (int)(test_bits() % 4) : 0;
         for (l = 0; l < f.num_layers; l++)
