@@ -3198,18 +3198,6 @@ static sru_status sru__cpu_attention_forward(const sru_context *ctx, const sru_a
 }
 
 #ifndef SRU_NO_BACKWARD
-/* The sum of products, in 16 sums that do not wait for one another. */
-static float sru__dot(const float *a, const float *b, size_t n)
-{
-    float sum[SRU__PANEL] = { 0 }, all = 0;
-    size_t i, j;
-    for (i = 0; i + SRU__PANEL <= n; i += SRU__PANEL)
-        for (j = 0; j < SRU__PANEL; j++) sum[j] += a[i + j] * b[i + j];
-    for (j = 0; i + j < n; j++) sum[j] += a[i + j] * b[i + j];
-    for (j = 0; j < SRU__PANEL; j++) all += sum[j];
-    return all;
-}
-
 /* Floats of scratch for one head: its queries and gradients in rows and in panels, and what a pair
    of blocks needs. Grows with T, not with its square. */
 static size_t sru__attend_backward_scratch(size_t T, size_t hd)
@@ -3218,18 +3206,19 @@ static size_t sru__attend_backward_scratch(size_t T, size_t hd)
     return SRU__KEYS * (n * (2 * hd + 2 * wide + 1) + 2 * hd + 3 * wide + 2 * SRU__KEYS);
 }
 
-/* A head's queries and gradients of o, in rows, scaled, and in panels; and the means of the
-   gradients of each query's weights. Returns the head's part of dalpha. */
+/* A head's queries, scaled, and gradients of o, in rows and in panels; and the means of the
+   gradients of each query's weights, but for alpha. These come of the same product as those
+   gradients: where one weight is 1, it is all of the mean, and must leave nothing. Returns the
+   head's part of dalpha; ap and dots are scratch. */
 static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *qs, float *das,
-                                  float *qp, float *dap, float *mean)
+                                  float *qp, float *dap, float *mean, float *ap, float *dots)
 {
     const sru_attention *s = &r->s;
     const size_t hd = r->hd, each = SRU__KEYS * hd, panel = SRU__KEYS * r->wide;
     const size_t at = head / (size_t)s->H * s->P + head % (size_t)s->H * hd, row = s->B * s->P;
-    const float alpha = s->alpha ? s->alpha[0] : 1;
     const float *rows[SRU__KEYS];
     double dalpha = 0;
-    size_t i, j;
+    size_t i, j, k;
     sru__clear(rows, sizeof rows);
     for (i = 0; i < r->tasks; i++) {
         const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
@@ -3239,12 +3228,17 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
         sru__scaled(r->kern, qs + i * each, hd, rows, n, hd, r->scale);
         sru__column_panels(qp + i * panel, q, row, n, hd);
         for (j = 0; j < n; j++) rows[j] = dout + j * row;
-        sru__scaled(r->kern, das + i * each, hd, rows, n, hd, alpha);
+        sru__scaled(r->kern, das + i * each, hd, rows, n, hd, 1);
         sru__column_panels(dap + i * panel, dout, row, n, hd);
-        for (j = 0; j < n; j++) {               /* forward: o = q + alpha*a */
-            const float dot = sru__dot(dout + j * row, a + j * row, hd);
-            dalpha += (double)dot;
-            mean[i * SRU__KEYS + j] = alpha * dot;
+        sru__row_panels(ap, a, row, n, hd);
+        for (j = 0; j < n; j += SRU__PANEL) {   /* forward: o = q + alpha*a */
+            const size_t m = sru__min(SRU__PANEL, n - j);
+            sru__times_panels(r->kern, das + i * each + j * hd, hd, 1, m, hd, ap + j * hd, hd, 1,
+                              dots, SRU__PANEL, 0);
+            for (k = 0; k < m; k++) {
+                mean[i * SRU__KEYS + j + k] = dots[k * SRU__PANEL + k];
+                dalpha += (double)dots[k * SRU__PANEL + k];
+            }
         }
     }
     return dalpha;
@@ -3278,7 +3272,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
         float *dq = r->dq + task * q * panel;
         memset(dq, 0, q * panel * 4);
         if (head != last) {
-            const double dalpha = sru__attend_prepare(r, head, qs, das, qp, dap, mean);
+            const double dalpha = sru__attend_prepare(r, head, qs, das, qp, dap, mean, kt, p);
             if (part == 0) r->dalpha[head] = dalpha;
         }
         last = head;
@@ -3328,7 +3322,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                                   wide / SRU__PANEL, dq + i * panel, wide, 1);
             }
             dkey = s->dkv + (key - s->kv);
-            sru__scaled(kern, dkey, row, dks, keys, hd, r->scale);
+            sru__scaled(kern, dkey, row, dks, keys, hd, alpha * r->scale);
             sru__scaled(kern, dkey + s->P, row, dvs, keys, hd, alpha);
         }
     }
@@ -3340,6 +3334,7 @@ static void sru__attend_backward_sums(void *job, size_t begin, size_t end, int t
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
     const size_t H = (size_t)s->H, row = s->B * s->P, whole = r->tasks * SRU__KEYS * r->wide;
+    const float alpha = s->alpha ? s->alpha[0] : 1;
     const float *rows[SRU__KEYS];
     size_t task, i, part;
     (void)thread;
@@ -3351,7 +3346,7 @@ static void sru__attend_backward_sums(void *job, size_t begin, size_t end, int t
         for (part = 1; part < r->parts; part++)
             r->kern->add(sum, sum + part * whole, n * r->wide);
         for (i = 0; i < n; i++) rows[i] = sum + i * r->wide;
-        sru__scaled(r->kern, s->dq + at, row, rows, n, r->hd, r->scale);
+        sru__scaled(r->kern, s->dq + at, row, rows, n, r->hd, alpha * r->scale);
         for (i = 0; i < n && s->alpha; i++)
             r->kern->add(s->dq + at + i * row, s->dout + at + i * row, r->hd);
     }

@@ -315,6 +315,52 @@ static void test_attention_prefixes(void)
     free(q); free(kv); free(o); free(whole);
 }
 
+/* Where one weight is 1 and all others are 0, nothing flows back through the softmax: what its mean
+   takes away is what was there, to the last bit, however large the scores are. */
+static void test_attention_saturated(void)
+{
+    enum { T = 100, B = 2, H = 2, P = 60, N = T*B*P };
+    float *q = test_floats(N), *kv = test_floats(2*N), *dout = test_floats(N), *o = test_floats(N);
+    float *a = test_floats(N), *lse = test_floats(T*B*H), *dq = test_floats(N);
+    float *dkv = test_floats(2*N), alpha = 0.7f;
+    char error[SRU_ERROR_SIZE] = "";
+    sru_context c;
+    sru_attention s;
+    size_t i;
+    memset(&c, 0, sizeof c);
+    memset(&s, 0, sizeof s);
+    c.error = error;
+    test_fill(q, N, 1);
+    test_fill(kv, 2*N, 1);
+    test_fill(dout, N, 1);
+    for (i = 0; i < N; i++) q[i] += 2;          /* and later keys are longer than earlier ones */
+    for (i = 0; i < 2*N; i++)
+        if (i % (2*P) < P) kv[i] = 300.0f*(float)(i/(2*B*P) + 1);
+    s.B = B;
+    s.P = P;
+    s.H = H;
+    s.q = q;
+    s.kv = kv;
+    s.alpha = &alpha;
+    s.o = o;
+    s.a = a;
+    s.lse = lse;
+    s.dout = dout;
+    s.dq = dq;
+    s.dkv = dkv;
+    for (s.T = 1; s.T <= T; s.T += 9) {
+        double most = 0;
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+        CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_OK, "%s", error);
+        for (i = 0; i < s.T*B*2*P; i++)
+            if (i % (2*P) < P && !(fabs((double)dkv[i]) <= most)) most = fabs((double)dkv[i]);
+        CHECK(most < 1e-30, "%d steps: a key's gradient of %g", (int)s.T, most);
+        CHECK(!memcmp(dq, dout, s.T*B*P*4), "%d steps: queries have another gradient than o",
+              (int)s.T);
+    }
+    free(q); free(kv); free(dout); free(o); free(a); free(lse); free(dq); free(dkv);
+}
+
 /* ---- whole stacks ---------------------------------------------------------------------------- */
 
 typedef struct stack {
@@ -1135,6 +1181,7 @@ static void run_all(void)
 {
     test_attention();
     test_attention_prefixes();
+    test_attention_saturated();
     test_stacks();
     test_streaming();
     test_ring_and_tape();
