@@ -4,6 +4,15 @@
 #include "naive.h"
 #include <unistd.h>
 
+static sru_context context(int threads, char *error)
+{
+    sru_context c;
+    memset(&c, 0, sizeof c);
+    c.threads = threads;
+    c.error = error;
+    return c;
+}
+
 /* ---- attention, straight from the equation --------------------------------------------------- */
 
 typedef struct naive_attention {
@@ -149,8 +158,8 @@ static void run_attention_case(const attention_case *k, int check_naive)
     REAL wide_alpha = 0.7f, wide_dalpha = 0.25f;
     naive_attention p;
     sru_attention s;
-    sru_context c;
     char error[SRU_ERROR_SIZE] = "";
+    sru_context c = context(1, error);
     size_t i;
     int threads;
     test_fill(q, n, 2);
@@ -162,9 +171,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     for (i = 0; i < k->T*S; i++) bias[i] += (float)(k->climb*(int)(i % S/64));
     for (i = 0; i < S && k->bias; i++) bias[i] = -INFINITY;     /* the first query sees nothing */
 
-    memset(&c, 0, sizeof c);
     c.op = sru_cpu();
-    c.error = error;
     c.seed = 5;
     c.step = 6;
     CHECK(!c.op->dropout(&c, dropped, NULL, NULL, k->dropout, 7, 0, 1, k->B*k->H*k->T*S), "%s",
@@ -289,14 +296,11 @@ static void test_attention_prefixes(void)
     float *q = test_floats(T*B*P), *kv = test_floats(T*B*2*P), *o = test_floats(T*B*P);
     float *whole = test_floats(T*B*P);
     char error[SRU_ERROR_SIZE] = "";
-    sru_context c;
+    const sru_context c = context(1, error);
     sru_attention s;
-    memset(&c, 0, sizeof c);
     memset(&s, 0, sizeof s);
     test_fill(q, T*B*P, 2);
     test_fill(kv, T*B*2*P, 1);
-    c.threads = 1;
-    c.error = error;
     s.B = B;
     s.P = P;
     s.H = H;
@@ -324,12 +328,10 @@ static void test_attention_saturated(void)
     float *a = test_floats(N), *lse = test_floats(T*B*H), *dq = test_floats(N);
     float *dkv = test_floats(2*N), alpha = 0.7f;
     char error[SRU_ERROR_SIZE] = "";
-    sru_context c;
+    const sru_context c = context(0, error);
     sru_attention s;
     size_t i;
-    memset(&c, 0, sizeof c);
     memset(&s, 0, sizeof s);
-    c.error = error;
     test_fill(q, N, 1);
     test_fill(kv, 2*N, 1);
     test_fill(dout, N, 1);
@@ -545,10 +547,10 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
 {
     stack p;
     sru_sizes n;
-    sru_context c;
     sru_io io;
     sru_tensor t;
     char error[SRU_ERROR_SIZE] = "";
+    sru_context c = context(1, error);
     const size_t B = 2;
     float *w, *g, *x, *dx, *h, *dh, *state, *dstate, *bias, *memory[SRU_MAX_LAYERS];
     float *dmemory[SRU_MAX_LAYERS];
@@ -556,14 +558,11 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
     size_t i, b, I, N, S;
     int l, L;
     memset(&p, 0, sizeof p);
-    memset(&c, 0, sizeof c);
     memset(&io, 0, sizeof io);
     p.model.config = stack_config(variant);
     L = naive_layers(&p.model.config);
     I = (size_t)p.model.config.input_size;
     N = naive_width(&p.model.config);
-    c.error = error;
-    c.threads = 1;
     if (!CHECK(sru_size(&n, &c, &p.model, T + M, B) == SRU_OK, "%s", error)) return;
     S = (size_t)L*N;
     w = (float *)test_alloc(n.weights);
@@ -719,10 +718,8 @@ static void stream(const sru_model *m, const float *x, float *h, size_t T, size_
 {
     const size_t I = (size_t)m->config.input_size, N = naive_width(&m->config);
     float *state = test_floats(B*S);
-    sru_context c;
+    const sru_context c = context(threads, NULL);
     size_t t, n;
-    memset(&c, 0, sizeof c);
-    c.threads = threads;
     for (t = 0; t < T; t += n) {
         sru_io io;
         n = T - t < chunk ? T - t : chunk;
@@ -852,12 +849,9 @@ static void test_fewer_sequences(void)
                 for (fewer = 1; fewer <= B; fewer++) {
                     float *x = test_floats(T*B*D), *state = test_floats(B*n.state);
                     char error[SRU_ERROR_SIZE] = "";
-                    sru_context c;
+                    sru_context c = context(threads, error);
                     sru_io io;
-                    memset(&c, 0, sizeof c);
                     memset(&io, 0, sizeof io);
-                    c.threads = threads;
-                    c.error = error;
                     CHECK(sru_size(&n, &c, &m, T, B) == SRU_OK, "%s", error);
                     c.work = test_alloc(n.work);
                     c.work_size = n.work;
@@ -902,7 +896,7 @@ static void test_dropout(void)
     f.attn_dropout = 0.4f;
     weights = make_model(&m, &f, SRU_PLAIN, T, B, &n);
     memset(&io, 0, sizeof io);
-    memset(&c, 0, sizeof c);
+    c = context(0, NULL);
     io.T = T;
     io.B = B;
     io.x = x;
@@ -991,7 +985,7 @@ static void test_ids(void)
     f.dropout = f.rnn_dropout = f.layer_dropout = f.attn_dropout = 0.25f;
     weights = make_model(&m, &f, SRU_PLAIN, 1, 1, &n);
     memset(&io, 0, sizeof io);
-    memset(&c, 0, sizeof c);
+    c = context(0, NULL);
     c.op = &noting;
     c.work = test_alloc(c.work_size = n.train_work);
     io.T = io.B = 1;
@@ -1053,12 +1047,10 @@ static void test_memory(void)
 static void test_errors(void)
 {
     char error[SRU_ERROR_SIZE] = "";
-    sru_context c;
+    sru_context c = context(0, error);
     sru_model m;
     sru_sizes n;
-    memset(&c, 0, sizeof c);
     memset(&m, 0, sizeof m);
-    c.error = error;
     m.config.arch = SRU_ARCH_SRUPP;
     m.config.input_size = m.config.hidden_size = 8;
     CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_EINVAL && strstr(error, "projection_size"), "%s",
