@@ -281,9 +281,9 @@ SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, 
 /* Initial SRU_PLAIN weights, drawn as the reference draws them. SRU_EINVAL: sru_size() says why. */
 SRUDEF sru_status sru_init(float *weights, const sru_config *, uint64_t seed);
 
-/* The weights of `from` (SRU_PLAIN) in the form to->type, which becomes a model on them. Packed
-   bytes hold no pointers and are the same for all instruction sets of a byte order: they can be
-   saved, mapped, or compiled into another program. */
+/* The weights of `from` (SRU_PLAIN) in the form to->type; `to` becomes a model on them, and is left
+   alone if it fails. Packed bytes hold no pointers and are the same for all instruction sets of a
+   byte order: they can be saved, mapped, or compiled into another program. */
 SRUDEF sru_status sru_pack(const sru_context *, sru_model *to, void *weights,
                            const sru_model *from);
 
@@ -306,8 +306,9 @@ SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 
 /* The same from a file in memory, in the form m->type. weights NULL: m->config only, for
    sru_size(). If m->config.input_size is not 0 beforehand, it counts in place of the file's
-   metadata, and the tensors must agree with it: clear m before another file. prefix: with its '.',
-   or ""; NULL: the only one before "rnn_lst.". m and weights are left alone if it fails. */
+   metadata, and the tensors must agree with it (SRU and SRU3 are told apart by their names alone):
+   clear m before another file. prefix: with its '.', or ""; NULL: the only one before "rnn_lst.".
+   m and weights are left alone if it fails. */
 SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, size_t size,
                                  const char *prefix, char *error);
 
@@ -321,14 +322,14 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, 
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
 /* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
-   its embedding is. prefix: NULL, "", or up to 80 bytes, the last of them '.'. The file is at first
-   path.sru_save, so that an older one stays whole until it is complete; then it takes the place of
-   what is at path, be it a link or a device. So no two calls may save to one path at a time. Names
-   are UTF-8. Those of your own tensors must not begin with the prefix: what stands behind it and is
-   not the network's would be refused when it is loaded. What the reference has no arguments for
-   stands beside config in the metadata, for sru_load() alone: scale_x, layer_dropout, causal,
-   window; of SRU++ also use_tanh, no_skip_term, v1, rnn_dropout. A network of different
-   projection_sizes loads there only as SRU of 3.0-dev. */
+   its embedding is. prefix: NULL, "", or up to 80 bytes, the last of them '.', without "rnn_lst.".
+   The file is at first path.sru_save, so that an older one stays whole until it is complete; then
+   it takes the place of what is at path, be it a link or a device. So no two calls may save to one
+   path at a time. Names are UTF-8. Those of your own tensors must not begin with the prefix: what
+   stands behind it and is not the network's would be refused when it is loaded. What the reference
+   has no arguments for stands beside config in the metadata, for sru_load() alone: scale_x,
+   layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1, rnn_dropout. A network
+   of different projection_sizes loads there only as SRU of 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
                            const sru_tensor *own, int n, char *error);
@@ -3858,7 +3859,7 @@ static size_t sru__state_floats(const sru_config *f)
 {
     size_t n = (size_t)sru__layers(f) * sru__width(f);
     int l;
-    for (l = 0; l < sru__layers(f) && f->window; l++) n += sru__ring(f, l);
+    for (l = 0; l < sru__layers(f); l++) n += sru__ring(f, l);
     return n;
 }
 
@@ -3895,16 +3896,16 @@ static size_t sru__groups(const sru__layer *y, int slot)
 }
 
 /* The next tensor of the layer: they are put in the order of their numbers. */
-static void sru__put_slot(sru__layer *y, sru_type type, int i, const char *name, size_t rows,
-                          size_t cols, size_t interleave, int transpose)
+static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int i,
+                          const char *name, size_t rows, size_t cols)
 {
     sru__slot *s = &y->slot[i];
     s->name = name;
-    s->matrix = cols > 1 || i <= SRU__WEIGHT;
+    s->matrix = i <= SRU__WEIGHT;
     s->rows = rows;
     s->cols = cols;
-    s->interleave = interleave;
-    s->transpose = transpose;
+    s->interleave = i == SRU__WEIGHT ? y->K : 0;
+    s->transpose = f->arch == SRU_ARCH_SRU && s->matrix;
     s->at = y->end;
     y->end += sru__tensor_bytes(type, sru__groups(y, i), rows, cols, s->matrix);
 }
@@ -3946,29 +3947,29 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     y->projected_norm = plus && !f->no_attn_layer_norm;
 
     if (y->P)
-        sru__put_slot(y, type, SRU__PROJECTION, old ? "weight_proj" : plus
-                      ? "transform_module.linear1.weight" : "transform_module.0.weight", y->P,
-                      y->in, 0, old);
+        sru__put_slot(y, f, type, SRU__PROJECTION, old ? "weight_proj"
+                      : plus ? "transform_module.linear1.weight" : "transform_module.0.weight",
+                      y->P, y->in);
     if (y->attention)
-        sru__put_slot(y, type, SRU__KEYS_VALUES, "transform_module.linear2.weight", 2 * y->P, y->P,
-                      0, 0);
-    sru__put_slot(y, type, SRU__WEIGHT, old ? "weight" : y->attention
+        sru__put_slot(y, f, type, SRU__KEYS_VALUES, "transform_module.linear2.weight", 2 * y->P,
+                      y->P);
+    sru__put_slot(y, f, type, SRU__WEIGHT, old ? "weight" : y->attention
                   ? "transform_module.linear3.weight" : plus ? "transform_module.linear2.weight"
                   : y->P ? "transform_module.1.weight" : "transform_module.weight", y->K * y->N,
-                  y->P ? y->P : y->in, y->K, old);
-    sru__put_slot(y, type, SRU__WEIGHT_C, "weight_c", 2 * y->N, 1, 0, 0);
-    sru__put_slot(y, type, SRU__BIAS, "bias", 2 * y->N, 1, 0, 0);
+                  y->P ? y->P : y->in);
+    sru__put_slot(y, f, type, SRU__WEIGHT_C, "weight_c", 2 * y->N, 1);
+    sru__put_slot(y, f, type, SRU__BIAS, "bias", 2 * y->N, 1);
     if (y->norm) {
         const size_t n = y->norm == 1 ? y->in : y->N;
-        sru__put_slot(y, type, SRU__GAIN, "layer_norm.weight", n, 1, 0, 0);
-        sru__put_slot(y, type, SRU__SHIFT, "layer_norm.bias", n, 1, 0, 0);
+        sru__put_slot(y, f, type, SRU__GAIN, "layer_norm.weight", n, 1);
+        sru__put_slot(y, f, type, SRU__SHIFT, "layer_norm.bias", n, 1);
     }
-    if (y->attention) sru__put_slot(y, type, SRU__ALPHA, "transform_module.alpha", 1, 1, 0, 0);
+    if (y->attention) sru__put_slot(y, f, type, SRU__ALPHA, "transform_module.alpha", 1, 1);
     if (y->projected_norm) {
-        sru__put_slot(y, type, SRU__PROJECTED_GAIN, "transform_module.layer_norm.weight", y->P, 1,
-                      0, 0);
-        sru__put_slot(y, type, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y->P, 1,
-                      0, 0);
+        sru__put_slot(y, f, type, SRU__PROJECTED_GAIN, "transform_module.layer_norm.weight", y->P,
+                      1);
+        sru__put_slot(y, f, type, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y->P,
+                      1);
     }
 }
 
@@ -4058,7 +4059,7 @@ typedef struct sru__kept {
 #ifndef SRU_NO_BACKWARD
 enum { SRU__KEPT = SRU_MAX_LAYERS };
 #else
-enum { SRU__KEPT = 2 };     /* in inference one layer's at a time: much less of a small stack */
+enum { SRU__KEPT = 2 };     /* in inference one layer's at a time, kept[0]: less of a small stack */
 #endif
 
 static int sru__drops_x(const sru__layer *y, const sru_io *io)
@@ -4075,7 +4076,7 @@ static size_t sru__memory_length(const sru__layer *y, const sru_io *io, int l)
    other memory or masks. */
 static int sru__through_rings(const sru_config *f, const sru_io *io)
 {
-    return f->arch == SRU_ARCH_SRUPP && f->window && !io->tape && !io->memory && !io->attn_mask;
+    return f->window && !io->tape && !io->memory && !io->attn_mask;
 }
 
 static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io, size_t rows, int l,
@@ -4089,7 +4090,7 @@ static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io,
         const size_t all = rows + sru__memory_length(y, io, l) * io->B;
         SRU__KEEP(z, all * y->P);
         SRU__KEEP(kv, all * 2 * y->P);
-        SRU__KEEP(o, rows * y->P);
+        if (y->projected_norm) SRU__KEEP(o, rows * y->P);
     } else if (y->projected_norm) {
         SRU__KEEP(z, rows * y->P);
     }
@@ -4110,32 +4111,27 @@ static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io,
     return ok;
 }
 
-/* The tape: the state at the start, then what each layer keeps. */
-static int sru__tape(sru_context *tape, const sru_model *m, const sru_io *io, float **state,
-                     sru__kept *kept)
+/* The tape, of which sru_size() told the size: the state at the start, then what each layer keeps.
+   It is measured apart from scratch memory. */
+static int sru__tape(const sru_context *c, size_t *measure, const sru_model *m, const sru_io *io,
+                     float **state, sru__kept *kept)
 {
     const sru_config *f = &m->config;
+    sru_context tape = *c;
     sru__layer y;
     int l, ok;
-    sru__clear(&y, sizeof y);
-    *state = sru__take_floats(tape, io->B * sru__state_floats(f));
-    ok = *state != NULL;
-    for (l = 0; l < sru__layers(f) && ok; l++) {
-        sru__next_layer(&y, f, m->type, l);
-        ok = sru__keep(tape, &y, io, io->T * io->B, l, f, &kept[l]);
-    }
-    return ok;
-}
-
-/* A context whose scratch memory is the tape, of which sru_size() told the size. */
-static sru_context sru__tape_memory(const sru_context *c, const sru_io *io)
-{
-    sru_context tape = *c;
-    if (c->measure) return tape;
+    if (c->measure) tape.measure = measure;
     tape.work = io->tape;
     tape.work_size = SIZE_MAX / 2;
     tape.work_used = 0;
-    return tape;
+    sru__clear(&y, sizeof y);
+    *state = sru__take_floats(&tape, io->B * sru__state_floats(f));
+    ok = *state != NULL;
+    for (l = 0; l < sru__layers(f) && ok; l++) {
+        sru__next_layer(&y, f, m->type, l);
+        ok = sru__keep(&tape, &y, io, io->T * io->B, l, f, &kept[l]);
+    }
+    return ok;
 }
 
 /* Random numbers of a model: these have the top bit, those of the caller's operators have not. A
@@ -4162,11 +4158,10 @@ static const float *sru__mask_c(const sru_config *f, const sru__layer *y, const 
 /* The caller's mask for layer l's input: (B,width) of layer 0, then (B,N) of each. */
 static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const sru_io *io, int l)
 {
-    const size_t N = y->N;
-    size_t first = (size_t)m->config.input_size;
+    const sru_config *f = &m->config;
+    const size_t first = sru__input_first(f) ? y->N : (size_t)f->input_size;
     if (!io->rnn_dropout_mask) return NULL;
-    if (sru__input_first(&m->config)) first = N;
-    return io->rnn_dropout_mask + (l ? io->B * (first + (size_t)(l - 1) * N) : 0);
+    return io->rnn_dropout_mask + (l ? io->B * (first + (size_t)(l - 1) * y->N) : 0);
 }
 
 /* Whether training multiplies the first layer's matrices by the V rows of the embedding, and looks
@@ -4197,7 +4192,7 @@ static sru_io sru__table_io(const sru_model *m, const sru_io *io)
 }
 
 static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
-                           int l, size_t T, const float *in, const sru__kept *k)
+                           int l, size_t t0, size_t T, const float *in, const sru__kept *k)
 {
     sru__clear(s, sizeof *s);
     s->T = T;
@@ -4216,6 +4211,7 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->v = sru__weights(m, &y->slot[SRU__WEIGHT_C]);
     s->bias = sru__weights(m, &y->slot[SRU__BIAS]);
     s->mask_c = sru__mask_c(&m->config, y, io, l, k);
+    s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
     s->c = k->c;
     s->ldc = y->S;
 }
@@ -4239,7 +4235,7 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->attn_mask = io->attn_mask;
     s->dropout = io->tape ? m->config.attn_dropout : 0;
     s->id = sru__id(l, SRU__DROP_ATTENTION);
-    s->o = k->o;
+    s->o = k->o ? k->o : k->p;
     s->a = k->attended;
     s->lse = k->lse;
 }
@@ -4269,14 +4265,12 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
             s.ld_ring = y->S;
         }
         status = op->attention_forward(c, &s);
-        z = k->o;
+        z = s.o;
     }
     if (!status && y->projected_norm)
         status = op->layernorm_forward(c, k->p, k->p_stats, z,
                                        sru__weights(m, &y->slot[SRU__PROJECTED_GAIN]),
                                        sru__weights(m, &y->slot[SRU__PROJECTED_SHIFT]), rows, y->P);
-    else if (!status && z != k->p)
-        status = op->copy(c, k->p, z, rows * y->P * 4);
     if (!status && io->tape && y->drop_p > 0)
         status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(l, SRU__DROP_P), 0, 1,
                              rows * y->P);
@@ -4305,6 +4299,7 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
 {
     const sru_backend *op = c->op;
     const int by_table = sru__by_table(m, y, io, l);
+    const sru_io table = sru__table_io(m, io);
     const size_t rows = T * io->B;
     const float *gain = sru__weights(m, &y->slot[SRU__GAIN]);
     const float *shift = sru__weights(m, &y->slot[SRU__SHIFT]);
@@ -4315,18 +4310,14 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (!status && sru__drops_x(y, io))
         status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io, l), y->drop_x,
                              sru__id(l, SRU__DROP_X), 0, T, io->B * y->in);
-    if (!status && y->P && by_table) {
-        const sru_io table = sru__table_io(m, io);
-        status = sru__project(c, m, &table, y, l, 0, table.T, m->embedding, state, k);
-    } else if (!status && y->P) {
-        status = sru__project(c, m, io, y, l, t0, T, k->a ? k->a : in, state, k);
-    }
+    if (!status && y->P)
+        status = sru__project(c, m, by_table ? &table : io, y, l, t0, by_table ? table.T : T,
+                              by_table ? m->embedding : k->a ? k->a : in, state, k);
     if (!status && k->mask_c)
         status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(l, SRU__DROP_C), 0, 1,
                              io->B * y->N);
     if (status) return status;
-    sru__fill_scan(&s, m, y, io, l, T, in, k);
-    s.mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
+    sru__fill_scan(&s, m, y, io, l, t0, T, in, k);
     s.c0 = s.cT = state + (size_t)l * y->N;
     s.h = k->g ? k->g : out;
     if (by_table) status = sru__look_up_u(c, m, io, &s, y->P ? k->p : m->embedding);
@@ -4397,7 +4388,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     size_t steps = io->T, t0, ignored = 0;
     int l, attends = 0, whole;
     sru__clear(&y, sizeof y);
-    for (l = 0; l < L && f->arch == SRU_ARCH_SRUPP; l++) attends |= sru__attends(f, l);
+    for (l = 0; l < L; l++) attends |= sru__attends(f, l);
     /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
        however long the sequence is, scratch memory is small. A backward direction needs the whole,
        and so does attention without a window. */
@@ -4407,9 +4398,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         steps = sru__steps(c, steps, B, sru__lot(N, least, 4 * least));
     }
     if (io->tape) {
-        sru_context tape = sru__tape_memory(c, io);
-        if (c->measure) tape.measure = &ignored;        /* the tape counts elsewhere */
-        if (!sru__tape(&tape, m, io, &tape_state, kept)) return sru__no_memory(c);
+        if (!sru__tape(c, &ignored, m, io, &tape_state, kept)) return sru__no_memory(c);
         status = c->op->copy(c, tape_state, io->state, B * S * 4);
     } else if (L > 1 || first.rows) {
         other = sru__take_floats(c, steps * B * N);
@@ -4426,13 +4415,13 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     }
     for (t0 = 0; (t0 < io->T || t0 == 0) && !status; t0 += steps) {
         const size_t T = sru__min(steps, io->T - t0);
-        const float *in = x ? x : io->x ? io->x + t0 * B * wide : NULL;
+        const float *in = x ? x : m->vocab_size || !io->x ? NULL : io->x + t0 * B * wide;
         float *h = io->h ? io->h + t0 * B * N : NULL;
         if (x)
             status = c->op->embedding_forward(c, x, io->tokens ? io->tokens + t0 * B : NULL,
                                               m->embedding, T * B, wide, m->vocab_size);
         if (first.rows && !status) {
-            float *out = io->tape ? kept[0].in : other && L % 2 ? other : h;
+            float *out = io->tape ? kept[0].in : L % 2 ? other : h;
             status = c->op->linear_forward(c, out, in, sru__weights(m, &first), m->type, NULL,
                                            T * B, N, wide);
             in = out;
@@ -4440,8 +4429,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         for (l = 0; l < L && !status; l++) {
             sru_context layer = *c;
             sru__kept *k = &kept[io->tape ? l : 0];
-            float *out = l + 1 == L ? h : io->tape ? k[1].in
-                       : other && (L - 1 - l) % 2 ? other : h;
+            float *out = l + 1 == L ? h : io->tape ? k[1].in : (L - 1 - l) % 2 ? other : h;
             sru__next_layer(&y, f, m->type, l);
             if (!io->tape && !sru__keep(&layer, &y, io, T * B, l, f, k))
                 return sru__no_memory(c);
@@ -4460,12 +4448,10 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
 
 SRUDEF sru_status sru_forward(const sru_context *ctx, const sru_model *model, const sru_io *io)
 {
+    const sru__call call = { model, io };
     const sru_status status = sru__check_call(ctx, model, io, "sru_forward");
-    sru__call call;
     if (status) return status;
     if (io->T && io->B && !io->h) return SRU__FAIL(ctx, SRU_EINVAL, "sru_forward: h is NULL");
-    call.m = model;
-    call.io = io;
     return sru__run(ctx, sru__forward_run, &call);
 }
 
@@ -4523,7 +4509,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
    go back through the product, to s->da (V,A) and s->dw. */
 static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model *m,
                                          const sru_io *io, const sru_scan *layer, const float *a,
-                                         int adds)
+                                         float beta)
 {
     sru_context c = *ctx;
     const size_t V = m->vocab_size, n = (size_t)layer->K * layer->N;
@@ -4539,8 +4525,7 @@ static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model
         status = c.op->embedding_backward(&c, du, s.du, io->tokens, io->T * io->B, n, V);
     if (!status)
         status = c.op->linear_backward(&c, layer->da, layer->dw, NULL, du, a,
-                                       (const float *)layer->w, adds ? 1.0f : 0.0f, V, n,
-                                       layer->A);
+                                       (const float *)layer->w, beta, V, n, layer->A);
     return status;
 }
 
@@ -4581,8 +4566,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of it */
     if (k->a) da = dx || y.norm == 1 ? sru__take_floats(&c, rows * y.in) : NULL;
     if (k->a && (dx || y.norm == 1) && !da) return sru__no_memory(&c);
-    sru__fill_scan(&s, m, &y, io, l, T, in, k);
-    s.mask_pad = io->mask_pad;
+    sru__fill_scan(&s, m, &y, io, l, 0, T, in, k);
     s.c0 = c0 + (size_t)l * y.N;
     s.dh = dh;
     s.dc = io->dstate ? io->dstate + (size_t)l * y.N : NULL;
@@ -4594,7 +4578,8 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     s.dw = dw[SRU__WEIGHT];
     s.dv = m->config.v1 ? NULL : dw[SRU__WEIGHT_C];
     s.dbias = dw[SRU__BIAS];
-    status = by_table ? sru__by_table_backward(&c, m, io, &s, y.P ? k->p : m->embedding, !y.P)
+    status = by_table ? sru__by_table_backward(&c, m, io, &s, y.P ? k->p : m->embedding,
+                                               y.P ? 0 : 1)
                       : op->scan_backward(&c, &s);
     if (!status && y.P)
         status = sru__project_backward(&c, m, seen, &y, l, by_table ? m->embedding
@@ -4618,26 +4603,24 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     const size_t N = sru__width(f), rows = io->T * io->B, wide = (size_t)f->input_size;
     const sru__slot first = sru__first_slot(f);
     sru__kept kept[SRU_MAX_LAYERS];
-    sru_context tape = sru__tape_memory(c, io);
-    float *tape_state = NULL, *d[2] = { NULL, NULL }, *looked_up = NULL, *dx = io->dx;
+    float *tape_state = NULL, *d[2] = { NULL, NULL }, *dx = io->dx;
     const float *x = io->x;
     sru_status status = SRU_OK;
     size_t ignored = 0;
     int l;
-    if (c->measure) tape.measure = &ignored;
-    if (!sru__tape(&tape, m, io, &tape_state, kept)) return sru__no_memory(c);
+    if (!sru__tape(c, &ignored, m, io, &tape_state, kept)) return sru__no_memory(c);
     d[0] = sru__take_floats(c, rows * N);
     d[1] = sru__take_floats(c, rows * N);
     if (!d[0] || !d[1]) return sru__no_memory(c);
     if (m->vocab_size) dx = NULL;
     if (sru__looks_up_x(m, io)) {
-        x = looked_up = sru__take_floats(c, rows * wide);
+        float *looked_up = sru__take_floats(c, rows * wide);
         dx = io->dembedding ? sru__take_floats(c, rows * wide) : NULL;
-        if (!x || (io->dembedding && !dx)) return sru__no_memory(c);
-    }
-    if (looked_up)
+        if (!looked_up || (io->dembedding && !dx)) return sru__no_memory(c);
         status = c->op->embedding_forward(c, looked_up, io->tokens, m->embedding, rows, wide,
                                           m->vocab_size);
+        x = looked_up;
+    }
     for (l = L - 1; l >= 0 && !status; l--) {
         float *swap = d[0];
         status = sru__layer_backward(c, m, io, l, kept[l].in ? kept[l].in : x, tape_state,
@@ -4657,13 +4640,11 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
 
 SRUDEF sru_status sru_backward(const sru_context *ctx, const sru_model *model, const sru_io *io)
 {
+    const sru__call call = { model, io };
     const sru_status status = sru__check_call(ctx, model, io, "sru_backward");
-    sru__call call;
     if (status) return status;
     if (!io->tape) return SRU__FAIL(ctx, SRU_EINVAL, "sru_backward: there is no tape of a forward");
     if (io->T && io->B && !io->dh) return SRU__FAIL(ctx, SRU_EINVAL, "sru_backward: dh is NULL");
-    call.m = model;
-    call.io = io;
     return sru__run(ctx, sru__backward_run, &call);
 }
 #endif
@@ -4713,8 +4694,8 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
             if (!status) status = sru_backward(&c, &m, &io);
             io.T = T;
         }
-        c.measure = &n->tape;
-        if (!status && !sru__tape(&c, &m, &io, &state, kept)) status = sru__no_memory(&c);
+        if (!status && !sru__tape(&c, &n->tape, &m, &io, &state, kept))
+            status = sru__no_memory(&c);
     }
 #endif
     return status;
@@ -4787,8 +4768,8 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *config, uint64_t se
             sru__fill(w[SRU__PROJECTED_SHIFT], y.P, 0);
         }
         if (v == 0) v = old ? sru__dsqrt(1.5) : 1;
-        sru__fill_uniform(w[SRU__WEIGHT_C], 2 * y.N, f->v1 ? 0 : v, seed, l, SRU__WEIGHT_C);
-        if (f->v1) sru__fill(w[SRU__WEIGHT_C], 2 * y.N, 0);     /* and no -0 */
+        if (f->v1) sru__fill(w[SRU__WEIGHT_C], 2 * y.N, 0);
+        else sru__fill_uniform(w[SRU__WEIGHT_C], 2 * y.N, v, seed, l, SRU__WEIGHT_C);
         sru__fill(w[SRU__BIAS], y.N, 0);
         sru__fill(w[SRU__BIAS] + y.N, y.N, f->highway_bias);
         if (y.norm) {
@@ -4816,10 +4797,6 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     status = sru__check_config(&from->config, c.error);
     if (status) return status;
     if (!c.op->pack(&c, NULL, to->type, NULL, 1, 1)) return SRU_EINVAL;     /* it said why */
-    to->config = from->config;
-    to->embedding = from->embedding;
-    to->vocab_size = from->vocab_size;
-    to->weights = weights;
     first = sru__first_slot(&from->config);
     status = c.op->copy(&c, weights, NULL, sru__weight_bytes(&from->config, to->type));
     if (status) return status;
@@ -4845,7 +4822,12 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
                 }
         }
     }
-    return status;
+    if (status) return status;
+    to->config = from->config;
+    to->embedding = from->embedding;
+    to->vocab_size = from->vocab_size;
+    to->weights = weights;
+    return SRU_OK;
 }
 
 /* =================================================================================================
@@ -4973,18 +4955,9 @@ static int sru__string(sru__json *j, char *text, size_t size)
                 } else if ((code >= 0xdc00 && code < 0xe000) || !code) {
                     return sru__expected(j, "a character");
                 }
-                if (code < 0x80) {
-                    bytes[0] = (char)code;
-                } else if (code < 0x800) {
-                    count = 2;
-                    bytes[0] = (char)(0xc0 | code >> 6);
-                } else if (code < 0x10000) {
-                    count = 3;
-                    bytes[0] = (char)(0xe0 | code >> 12);
-                } else {
-                    count = 4;
-                    bytes[0] = (char)(0xf0 | code >> 18);
-                }
+                count = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+                bytes[0] = (char)(count == 1 ? code : (0xf00u >> count & 0xff)
+                                                      | code >> 6 * (count - 1));
                 for (i = 1; i < count; i++)
                     bytes[i] = (char)(0x80 | (code >> 6 * (count - 1 - i) & 63));
             }
@@ -5082,46 +5055,47 @@ static int sru__word(sru__json *j, const char *word)
 
 /* ---- the container --------------------------------------------------------------------------- */
 
-/* 1 and the next tensor of the header; 0 at its end or, with j->bad, at a fault. The metadata are
-   passed over, unless one of their keys is wanted: then its value goes to text. */
+/* The metadata are passed over, unless one of their keys is wanted: its value goes to text. */
+static int sru__read_metadata(sru__json *j, const char *wanted, char *text)
+{
+    char key[SRU__NAME + 1], rest[2];
+    if (j->metadata++) return sru__expected(j, "no second __metadata__");
+    if (!sru__expect(j, '{')) return 0;
+    if (sru__accept(j, '}')) return 1;
+    do {
+        if (!sru__string(j, key, sizeof key) || !sru__expect(j, ':')) return 0;
+        if (!wanted || strcmp(key, wanted)) {
+            if (!sru__string(j, rest, sizeof rest)) return 0;
+        } else if (!sru__string(j, text, SRU__TEXT)) {
+            return 0;
+        } else if (j->cut) {
+            sru__say(j->error, "the metadata's %s is longer than %u bytes", wanted,
+                     (size_t)SRU__TEXT - 1);
+            j->bad = 1;
+            return 0;
+        }
+    } while (sru__accept(j, ','));
+    return sru__expect(j, '}');
+}
+
+/* 1 and the next tensor of the header; 0 at its end or, with j->bad, at a fault. */
 static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const char *wanted,
                      char *text)
 {
-    char key[SRU__NAME + 1], rest[2];
+    char key[SRU__NAME + 1];
     size_t offsets[2], count, i;
     int seen;
     if (j->bad) return 0;
-    if (j->p == j->start) {
-        if (!sru__expect(j, '{') || sru__accept(j, '}')) goto end;
-    } else if (!sru__accept(j, ',')) {
-        sru__expect(j, '}');
-        goto end;
-    }
-    if (!sru__string(j, e->name, sizeof e->name) || !sru__expect(j, ':')) return 0;
-    while (!strcmp(e->name, "__metadata__")) {
-        if (j->metadata++) return sru__expected(j, "no second __metadata__");
-        if (!sru__expect(j, '{')) return 0;
-        if (!sru__accept(j, '}')) {
-            do {
-                if (!sru__string(j, key, sizeof key) || !sru__expect(j, ':')) return 0;
-                if (!wanted || strcmp(key, wanted)) {
-                    if (!sru__string(j, rest, sizeof rest)) return 0;
-                } else if (!sru__string(j, text, SRU__TEXT)) {
-                    return 0;
-                } else if (j->cut) {
-                    sru__say(j->error, "the metadata's %s is longer than %u bytes", wanted,
-                             (size_t)SRU__TEXT - 1);
-                    j->bad = 1;
-                    return 0;
-                }
-            } while (sru__accept(j, ','));
-            if (!sru__expect(j, '}')) return 0;
-        }
-        if (!sru__accept(j, ',')) {
-            sru__expect(j, '}');
-            goto end;
+    for (;;) {
+        const int first = j->p == j->start;
+        if (first ? !sru__expect(j, '{') || sru__accept(j, '}') : !sru__accept(j, ',')) {
+            if (!first) sru__expect(j, '}');
+            if (!j->bad && sru__peek(j) != -1) sru__expected(j, "the end of the header");
+            return 0;
         }
         if (!sru__string(j, e->name, sizeof e->name) || !sru__expect(j, ':')) return 0;
+        if (strcmp(e->name, "__metadata__")) break;
+        if (!sru__read_metadata(j, wanted, text)) return 0;
     }
     if (!e->name[0]) return sru__expected(j, "a tensor's name");
     if (!sru__expect(j, '{')) return 0;
@@ -5158,9 +5132,6 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const c
         j->bad = 1;
     }
     return !j->bad;
-end:
-    if (!j->bad && sru__peek(j) != -1) sru__expected(j, "the end of the header");
-    return 0;
 }
 
 static sru__json sru__header(const sru__file *file)
@@ -5284,10 +5255,12 @@ static size_t sru__rank(const sru_tensor *t)
     return rank;
 }
 
-/* Rows of a tensor in memory that the file interleaves or transposes; 0: it cannot be so. */
+/* Rows of a tensor in memory that the file interleaves or transposes, 1 if it does neither; 0: it
+   cannot be so. */
 static size_t sru__ordered_rows(const sru_tensor *t)
 {
     const size_t rows = t->shape[t->transpose ? 1 : 0];
+    if (!t->interleave && !t->transpose) return 1;
     if (sru__rank(t) != 2 || t->interleave < 0 || (t->interleave && rows % (size_t)t->interleave))
         return 0;
     return rows;
@@ -5300,6 +5273,7 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
     sru__entry e, other;
     sru__source s;
     sru_status status;
+    size_t rows;
     int found = 0;
     if (!t) return sru__say(error, "the tensor is NULL"), SRU_EINVAL;
     status = sru__open(&file, bytes, size, error);
@@ -5320,14 +5294,9 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
     }
     status = sru__check_entry(&file, &e, t->shape, sru__rank(t));
     if (status) return status;
-    if (t->interleave || t->transpose) {
-        const size_t rows = sru__ordered_rows(t);
-        if (!rows)
-            return sru__say(error, "tensor '%s' cannot be reordered", t->name), SRU_EINVAL;
-        s = sru__source_of(&file, &e, rows, e.count / rows, (size_t)t->interleave, t->transpose);
-    } else {
-        s = sru__source_of(&file, &e, 1, e.count, 0, 0);
-    }
+    rows = sru__ordered_rows(t);
+    if (!rows) return sru__say(error, "tensor '%s' cannot be reordered", t->name), SRU_EINVAL;
+    s = sru__source_of(&file, &e, rows, e.count / rows, (size_t)t->interleave, t->transpose);
     sru__copy_values(t->data, &s);
     return SRU_OK;
 }
@@ -5703,26 +5672,25 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
 static int sru__tensor_at(sru_tensor *t, const sru_model *m, int *index)
 {
     const sru_config *f = &m->config;
-    sru__slot s = sru__first_slot(f);
     sru__layer y;
     size_t rank;
-    int l = -1, i;
-    if (!s.rows || (*index)-- > 0)
-        for (s.rows = 0, l = 0; l < sru__layers(f); l++) {
-            sru__next_layer(&y, f, SRU_PLAIN, l);
-            for (i = 0; i < SRU__SLOTS && !s.rows; i++)
-                if (y.slot[i].rows && (*index)-- == 0) s = y.slot[i];
-            if (s.rows) break;
+    int l, i;
+    for (l = -1; l < sru__layers(f); l++) {
+        if (l >= 0) sru__next_layer(&y, f, SRU_PLAIN, l);
+        for (i = 0; i < SRU__SLOTS; i++) {
+            const sru__slot s = sru__slot_at(f, &y, l, i);
+            if (!s.rows || (*index)-- > 0) continue;
+            sru__clear(t, sizeof *t);
+            sru__tensor_name(t->name, "", l, s.name);
+            sru__file_shape(&s, t->shape, &rank);
+            if (rank == 1) t->shape[1] = 0;
+            t->data = m->weights ? (float *)(uintptr_t)((const char *)m->weights + s.at) : NULL;
+            t->interleave = (int)s.interleave;
+            t->transpose = s.transpose;
+            return 1;
         }
-    if (!s.rows) return 0;
-    sru__clear(t, sizeof *t);
-    sru__tensor_name(t->name, "", l, s.name);
-    sru__file_shape(&s, t->shape, &rank);
-    if (rank == 1) t->shape[1] = 0;
-    t->data = m->weights ? (float *)(uintptr_t)((const char *)m->weights + s.at) : NULL;
-    t->interleave = (int)s.interleave;
-    t->transpose = s.transpose;
-    return 1;
+    }
+    return 0;
 }
 
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
@@ -6024,7 +5992,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     char *beside;
     size_t i;
     float scale;
-    int k, twice = 0, saved = errno;
+    int k, saved = errno;
     if (error) error[0] = 0;
     if (!prefix) prefix = "";
     if (!path || !m || !m->weights || n < 0 || (n && !own))
@@ -6032,10 +6000,11 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     if (m->type != SRU_PLAIN)
         return sru__say(error, "sru_save: only SRU_PLAIN weights can be saved"), SRU_EINVAL;
     if (sru__check_config(&m->config, error)) return SRU_EINVAL;
-    if (strlen(prefix) > SRU__PREFIX || (prefix[0] && prefix[strlen(prefix) - 1] != '.'))
-        return sru__say(error, "sru_save: the prefix '%s' is longer than %u bytes, or does not end "
-                        "with '.'", prefix, (size_t)SRU__PREFIX), SRU_EINVAL;
-    for (k = 0; k < n && !twice; k++) {
+    if (strlen(prefix) > SRU__PREFIX || strstr(prefix, "rnn_lst.")
+        || (prefix[0] && prefix[strlen(prefix) - 1] != '.'))
+        return sru__say(error, "sru_save: the prefix '%s' is longer than %u bytes, has 'rnn_lst.' "
+                        "in it, or does not end with '.'", prefix, (size_t)SRU__PREFIX), SRU_EINVAL;
+    for (k = 0; k < n; k++) {
         t = own[k];
         if (!memchr(t.name, 0, sizeof t.name) || !t.name[0] || !t.data
             || sru__tensor_count(&t) > SIZE_MAX / 64 || !strcmp(t.name, "__metadata__"))
@@ -6044,12 +6013,12 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
         if (!strncmp(t.name, prefix, strlen(prefix)))
             return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's "
                             "prefix: give the network another", t.name, prefix), SRU_EINVAL;
-        if ((t.interleave || t.transpose) && !sru__ordered_rows(&t))
+        if (!sru__ordered_rows(&t))
             return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t.name),
                    SRU_EINVAL;
-        twice = sru__is_among(own, k, t.name);
+        if (sru__is_among(own, k, t.name))
+            return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
     }
-    if (twice) return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
 
     i = strlen(path);
     beside = (char *)SRU_MALLOC(i + sizeof ending);
@@ -7126,10 +7095,8 @@ SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, flo
         if (sru__any(best > sru__zero() + (now + SRU__SLACK))) {
             const float highest = sru__highest(best);
             const sru__vec by = sru__exp(sru__zero() + (now - highest));
-            for (at = 0; at < wide; at += SRU__W) {
-                best = sru__load(sums + at) * by;
-                sru__store(sums + at, best);
-            }
+            for (at = 0; at < wide; at += SRU__W)
+                sru__store(sums + at, sru__load(sums + at) * by);
             sum = sum * by;
             now = *most = highest;
         }
@@ -7255,8 +7222,8 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
                 SRU__FN(store_end)(to, v, n);
             }
             if (stats) {
-                *stats++ = mean[r];
-                *stats++ = rstd[r];
+                *stats++ = m;
+                *stats++ = s;
             }
         }
     }
@@ -7381,9 +7348,9 @@ static void SRU__FN(multiply)(float *y, const float *x, const float *m, float be
 }
 
 /* Factors of dropout: m[i] is 0 where number first+i of the key is below p. They are the numbers of
-   sru__uniform(), but without the last step of sru__mix(), which leaves the upper half alone: that
-   of even ones and that of odd ones, in lanes of 64 bits, are the lanes of a vector. Vectors of
-   four would take as long as one number after another. */
+   sru__uniform(), but without the last step of sru__mix(), which leaves the upper 31 bits alone:
+   the upper halves of even ones and of odd ones, in lanes of 64 bits, are the lanes of a vector.
+   Vectors of four would take as long as one number after another. */
 static void SRU__FN(draw)(float *m, uint64_t key, uint64_t first, float p, size_t n)
 {
     const float keep = p < 1 ? 1 / (1 - p) : 0;

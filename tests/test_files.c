@@ -2576,7 +2576,7 @@ static void test_own_tensors(void)
     st_close(&saved);
 
     /* whatever cannot be saved leaves the file that is there as it is */
-    for (i = 0; i < 18; i++) {
+    for (i = 0; i < 19; i++) {
         int n = 1;
         const char *prefix = "rnn.";
         memset(bad, 0, sizeof bad);
@@ -2604,6 +2604,7 @@ static void test_own_tensors(void)
         case 14: prefix = "net.x"; break;
         case 15: strcpy(bad[0].name, "rnn.norm"); break;            /* sru_load() would refuse */
         case 16: prefix = ""; break;
+        case 17: prefix = "net.rnn_lst."; break;
         default:
             prefix = "a prefix that is longer than any name can be, and goes on and on, and on, and"
                      " on, and on, and on, and on, and on, and on, and on, and on, and on, and on.";
