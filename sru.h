@@ -451,8 +451,8 @@ typedef struct sru_attention {
     float         *dalpha;          /* (1), added to; or NULL */
 } sru_attention;
 
-/* What a call computes with is ctx->op, whichever table it was taken from; sru_cpu() where that, or
-   ctx, is NULL. */
+/* What a call computes with is ctx->op, whichever of the CPU's tables it was taken from; sru_cpu()
+   where that, or ctx, is NULL. Those of sru_cuda_open() want a context with theirs. */
 struct sru_backend {
     const char *name;
     size_t      rows;       /* rows (t,b) that networks compute at a time in inference */
@@ -526,10 +526,10 @@ struct sru_backend {
 /* The operators on an NVIDIA GPU, of sru_cuda.cu, for ctx->op. Arrays are then device memory, as
    op->alloc gives, and op->copy copies either way; loss and norm may be on either side. Work is put
    on the stream, a cudaStream_t, and only results in host memory are waited for. A backend belongs
-   to the device that was current, and to one thread at a time. Files and sru_init() work on host
-   memory; weights are packed on the device, by sru_pack(), as SRU_F32, SRU_BF16 or SRU_F16. State's
-   rings have an order of their own, and a target that is no column makes the loss NaN. NULL:
-   failed. */
+   to the device that was current, which must be so in each call, and to one thread at a time. Files
+   and sru_init() work on host memory; weights are packed on the device, by sru_pack(), as SRU_F32,
+   SRU_BF16 or SRU_F16. State's rings have an order of their own, and a target that is no column
+   makes the loss NaN. NULL: failed. */
 #ifdef SRU_CUDA
 typedef enum sru_cuda_math {    /* products of SRU_PLAIN weights; those of SRU_F32 and in attention
                                    are float32 with the first of these and TF32 with the others */
@@ -636,14 +636,12 @@ SRUDEF void sru_cuda_close(const sru_backend *);
                                                || defined(__wasm_simd128__))
 #define SRU__SHUFFLE __builtin_shufflevector
 #endif
-#elif defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
+#else
+#if defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
 #define SRU__INLINE static inline
-#define SRU__UNROLL
-#define SRU__UNROLL_4
-#define SRU__PREFETCH(at) ((void)(at))
-#define SRU__ANEW(x) ((void)(x))
 #else
 #define SRU__INLINE static
+#endif
 #define SRU__UNROLL
 #define SRU__UNROLL_4
 #define SRU__PREFETCH(at) ((void)(at))
@@ -881,7 +879,6 @@ static int sru__threads(const sru_context *c, double operations)
 #else
     n = 1;
 #endif
-    if (n == 1) return 1;
     if (n > 1024) n = 1024;
     return operations < 1.0 * SRU__PORTION * n ? (int)(operations / SRU__PORTION) + 1 : n;
 }
@@ -912,17 +909,6 @@ enum { SRU__FLUSHES = 1 };
 enum { SRU__FLUSHES = 0 };
 #endif
 
-static unsigned long sru__float_mode(void)
-{
-    unsigned long mode = 0;
-#if defined(__GNUC__) && defined(__SSE__)
-    mode = __builtin_ia32_stmxcsr();
-#elif defined(__GNUC__) && defined(__aarch64__)
-    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
-#endif
-    return mode;
-}
-
 static void sru__set_float_mode(unsigned long mode)
 {
 #if defined(__GNUC__) && defined(__SSE__)
@@ -935,20 +921,21 @@ static void sru__set_float_mode(unsigned long mode)
 
 static unsigned long sru__flush_denormals(void)
 {
-    const unsigned long mode = sru__float_mode();
-#if defined(__SSE__)
+    unsigned long mode = 0;
+#if defined(__GNUC__) && defined(__SSE__)
+    mode = __builtin_ia32_stmxcsr();
     sru__set_float_mode(mode | 0x8040);         /* results, and arguments */
-#elif defined(__aarch64__)
+#elif defined(__GNUC__) && defined(__aarch64__)
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
     sru__set_float_mode(mode | 1ul << 24);
 #endif
     return mode;
 }
 
-/* Calls work(job, begin, end, thread) for all of 0 ... count-1, cut into one piece for each of n
-   threads: thread i of them. The first one gets no more than others, for its cache also holds what
-   is not divided. */
 typedef void (*sru__work)(void *job, size_t begin, size_t end, int thread);
 
+/* Work on 0 ... count-1 is cut into one piece for each of n threads: that of thread i. The first
+   one gets no more than others, for its cache also holds what is not divided. */
 static void sru__piece(size_t n, size_t i, size_t count, sru__work work, void *job)
 {
     const size_t begin = sru__part(count, i, n), end = sru__part(count, i + 1, n);
@@ -989,7 +976,7 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
     sru__parallel_then(threads, count, work, 0, work, job);
 }
 
-/* ---- what kernels are given, and where they are chosen --------------------------------------- */
+/* ---- what kernels are given ------------------------------------------------------------------ */
 
 #define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
 #define SRU__DEPTH 1024     /* of a product's k at a time */
@@ -1068,259 +1055,6 @@ SRU__INLINE size_t sru__each(sru_type type)
 static const sru__kernels *sru__kern(const sru_context *c)
 {
     return (const sru__kernels *)c->op->kernels;
-}
-
-/* The operators, each defined in its own section below. */
-static void *sru__cpu_alloc(const sru_context *, size_t);
-static void sru__cpu_release(const sru_context *, void *);
-static sru_status sru__cpu_copy(const sru_context *, void *, const void *, size_t);
-static size_t sru__cpu_pack(const sru_context *, void *, sru_type, const float *, size_t, size_t);
-static sru_status sru__cpu_linear_forward(const sru_context *, float *, const float *,
-    const void *, sru_type, const float *, size_t, size_t, size_t);
-static sru_status sru__cpu_scan_forward(const sru_context *, const sru_scan *);
-static sru_status sru__cpu_attention_forward(const sru_context *, const sru_attention *);
-static sru_status sru__cpu_layernorm_forward(const sru_context *, float *, float *, const float *,
-    const float *, const float *, size_t, size_t);
-static sru_status sru__cpu_embedding_forward(const sru_context *, float *, const int32_t *,
-    const float *, size_t, size_t, size_t);
-static sru_status sru__cpu_dropout(const sru_context *, float *, const float *, const float *,
-    float, uint32_t, float, size_t, size_t);
-static sru_status sru__cpu_softmax_loss(const sru_context *, double *, float *, const float *,
-    const int32_t *, float, size_t, size_t);
-#ifndef SRU_NO_BACKWARD
-static sru_status sru__cpu_linear_backward(const sru_context *, float *, float *, float *,
-    const float *, const float *, const float *, float, size_t, size_t, size_t);
-static sru_status sru__cpu_scan_backward(const sru_context *, const sru_scan *);
-static sru_status sru__cpu_attention_backward(const sru_context *, const sru_attention *);
-static sru_status sru__cpu_layernorm_backward(const sru_context *, float *, float *, float *,
-    const float *, const float *, const float *, const float *, float, size_t, size_t);
-static sru_status sru__cpu_embedding_backward(const sru_context *, float *, const float *,
-    const int32_t *, size_t, size_t, size_t);
-static sru_status sru__cpu_norm(const sru_context *, double *, const float *, size_t);
-static sru_status sru__cpu_adamw(const sru_context *, float *, float *, float *, float *, float,
-    float, float, float, float, float, uint64_t, size_t);
-#endif
-
-/* One pass over the kernels' body, at the end of this file, for each instruction set. On x86-64
-   three are compiled and the best that the machine has is chosen when running; elsewhere, and with
-   SRU_NO_DISPATCH, the one that the compiler's flags allow. */
-#define SRU__PASS
-
-#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ > 8) && !defined(__TINYC__) \
-    && !defined(SRU_NO_SIMD)
-#define SRU__VECTORS    /* extensions that gcc has since 9; without them kernels are scalar */
-#endif
-#if defined(SRU__VECTORS) && defined(__x86_64__)
-#define SRU__X86
-#endif
-#if defined(SRU__X86) && !defined(SRU_NO_DISPATCH)
-#define SRU__DISPATCH
-#endif
-#ifdef SRU__X86
-#include <immintrin.h>  /* for five things alone, with AVX2 and AVX-512. Minimum and maximum: vector
-                           extensions have no operator for them, and comparisons and masks make a
-                           scan 1.15 to 1.3 times as long. The first n of 16 floats: copied to and
-                           fro they make a network of 50 units 1.3 times as long. 1/x of 16 floats:
-                           divided, they make a scan 1.2 times as long. Bytes that change places in
-                           AVX2: shifts would wait for the unit that multiplies, and make a product
-                           of SRU_Q8 1.2 times as long. Products of bfloat16, and rounding to it */
-#endif
-
-/* gcc's loops over sums, in vectors, round products before they add them: other bits than those of
-   sums that it fuses */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC optimize("no-tree-loop-vectorize")
-#endif
-#define SRU__ISA     scalar
-#define SRU__W       1
-#define SRU__MR      1
-#define SRU__NP      1
-#define SRU__NP_FOUR 1
-#define SRU__NP_TWO  1
-#define SRU__NP_ONE  1
-#include SRU_FILENAME
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
-
-#ifdef SRU__X86                                     /* 16 registers of 4 floats */
-#define SRU__ISA     sse2
-#define SRU__W       4
-#define SRU__MR      2
-#define SRU__NP      1
-#define SRU__NP_FOUR 1
-#define SRU__NP_TWO  1
-#define SRU__NP_ONE  2
-#include SRU_FILENAME
-#elif defined(SRU__VECTORS) \
-    && (defined(__aarch64__) || defined(__wasm_simd128__) || defined(__riscv_vector) \
-        || (defined(__ARM_NEON) && defined(__clang__))) /* gcc for 32 bits does sums one by one */
-#ifdef __wasm_simd128__                             /* 32 registers of 4 floats */
-#define SRU__ISA     simd128
-#define SRU__FIXED   sru__backend_simd128
-#elif defined(__riscv_vector)
-#define SRU__ISA     rvv
-#define SRU__FIXED   sru__backend_rvv
-#else
-#define SRU__ISA     neon
-#define SRU__FIXED   sru__backend_neon
-#endif
-#define SRU__W       4
-#define SRU__MR      6
-#define SRU__NP      1
-#define SRU__NP_FOUR 1
-#define SRU__NP_TWO  1
-#define SRU__NP_ONE  2
-#include SRU_FILENAME
-#endif
-
-#if defined(SRU__DISPATCH) || (defined(SRU__X86) && defined(__AVX2__) && defined(__FMA__))
-#define SRU__AVX2                                   /* 16 registers of 8 floats */
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
-#define SRU__ISA     avx2
-#define SRU__W       8
-#define SRU__MIN     _mm256_min_ps
-#define SRU__MAX     _mm256_max_ps
-#define SRU__LOAD_PART(p, n) _mm256_maskload_ps(p, (__m256i)sru__fresh_avx2(n))
-#define SRU__BYTES(x, which) _mm256_shuffle_epi8((__m256i)(x), (__m256i)(which))
-#define SRU__MR      6
-#define SRU__NP      1
-#define SRU__NP_FOUR 1
-#define SRU__NP_TWO  2
-#ifdef __clang__
-#define SRU__NP_ONE  4                              /* words of six would lie in memory for a while:
-                                                       1.3 times as long with SRU_BF16 */
-#else
-#define SRU__NP_ONE  6
-#endif
-#include SRU_FILENAME
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-#endif
-
-#if defined(SRU__DISPATCH) || (defined(SRU__X86) && defined(__AVX512F__) && \
-    defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512BW__))
-#define SRU__AVX512                                 /* 32 registers of 16 floats */
-#if !defined(SRU__DISPATCH) ? defined(__AVX512BF16__) \
-    : defined(__clang__) ? __clang_major__ > 10 : __GNUC__ > 10
-#define SRU__BF16                                   /* which need not be there when running */
-#define SRU__AND_BF16 ",avx512bf16"
-#define SRU__HALVES(x) _mm512_cvtneps_pbh(x)
-#define SRU__DOT(sum, a, b) (sru__vec)_mm512_dpbf16_ps(sum, (__m512bh)(a), (__m512bh)(b))
-#else
-#define SRU__AND_BF16
-#endif
-#if defined(__clang__) && __clang_major__ >= 18 && __clang_major__ <= 20
-#define SRU__AND_512 ",evex512"                     /* zig's clang has it off */
-#else
-#define SRU__AND_512
-#endif
-/* each compiler must be told not to split vectors of 512 bits */
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma" \
-                                                   SRU__AND_BF16 SRU__AND_512))), \
-                             apply_to = function)
-#pragma clang attribute push(__attribute__((min_vector_width(512))), apply_to = function)
-#else
-#pragma GCC push_options
-#ifdef SRU__BF16
-#pragma GCC target("avx512bf16")
-#endif
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma")
-#if __GNUC__ > 9
-#pragma GCC target("prefer-vector-width=512")
-#endif
-#endif
-#define SRU__ISA     avx512
-#define SRU__W       16
-/* with a mask of all lanes: those without one make g++ 12 warn */
-#define SRU__MIN(a, x) _mm512_maskz_min_ps(0xffff, a, x)
-#define SRU__MAX(a, x) _mm512_maskz_max_ps(0xffff, a, x)
-#ifdef __OPTIMIZE__                                 /* Newton's step is exact where it is fused */
-#define SRU__GUESS(x)  _mm512_maskz_rcp14_ps(0xffff, x)
-#endif
-#define SRU__LOAD_PART(p, n)     _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
-#define SRU__MR      8
-#define SRU__NP      3
-#define SRU__NP_FOUR 3
-#define SRU__NP_TWO  3
-#define SRU__NP_ONE  6
-#include SRU_FILENAME
-#ifdef __clang__
-#pragma clang attribute pop
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-#endif
-#undef SRU__PASS
-
-/* From the best down; every entry after the first that the machine has is a lower one. */
-static const sru_backend *const sru__backends[] = {
-#ifdef SRU__AVX512
-    &sru__backend_avx512,
-#endif
-#ifdef SRU__AVX2
-    &sru__backend_avx2,
-#endif
-#ifdef SRU__X86
-    &sru__backend_sse2,
-#elif defined(SRU__FIXED)
-    &SRU__FIXED,
-#endif
-    &sru__backend_scalar
-};
-
-static int sru__runs_here(const sru_backend *op)
-{
-#ifdef SRU__DISPATCH
-    __builtin_cpu_init();
-    if (!strcmp(op->name, "avx512"))
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
-            && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-    if (!strcmp(op->name, "avx2"))
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#endif
-    (void)op;
-    return 1;
-}
-
-SRUDEF const sru_backend *sru_cpu(void)
-{
-    const size_t n = sizeof sru__backends / sizeof *sru__backends;
-    const char *wanted = NULL;
-    size_t i, first = n;
-#ifndef SRU_NO_STDIO
-    wanted = getenv("SRU_ISA");
-#endif
-    for (i = 0; i < n; i++) {
-        if (!sru__runs_here(sru__backends[i])) continue;
-        if (first == n) first = i;
-        if (wanted && !strcmp(wanted, sru__backends[i]->name)) return sru__backends[i];
-    }
-    SRU_ASSERT(first < n);                      /* scalar ones run everywhere */
-    return sru__backends[first];
-}
-
-SRUDEF const sru_backend *sru_cpu_bf16(void)
-{
-    const sru_backend *op = sru_cpu();
-#ifdef SRU__BF16
-#ifdef SRU__DISPATCH
-    if (!__builtin_cpu_supports("avx512bf16")) return op;
-#endif
-    if (op == &sru__backend_avx512) return &sru__backend_bf16_avx512;
-#endif
-    return op;
 }
 
 /* ---- operators: memory ----------------------------------------------------------------------- */
@@ -1518,15 +1252,15 @@ static void sru__pack(void *packed, sru_type type, const sru__source *from, size
 {
     enum { RUN = 32 };          /* of k at a time: rows of a transposed source share lines */
     const size_t k = from->cols, panel = sru__packed_panel(type, k), each = sru__each(type);
-    float x[SRU__PANEL][RUN], scale[SRU__PANEL] = { 0 };
+    float x[SRU__PANEL][RUN];
     char *out = (char *)packed;
     size_t i, j, p, q, m;
     memset(out, 0, sru__ceil(n, SRU__PANEL) * panel);
     for (i = 0; i < n; i += SRU__PANEL, out += panel) {
         const size_t units = sru__min(SRU__PANEL, n - i);
+        float scale[SRU__PANEL] = { 0 };
         char *line = out;
         if (type == SRU_Q8) {
-            memset(scale, 0, sizeof scale);
             for (p = 0; p < k; p += m)
                 for (m = sru__min(RUN, k - p), j = 0; j < units; j++) {
                     sru__values(x[j], from, row + i + j, p, m);
@@ -1558,20 +1292,14 @@ static void sru__pack(void *packed, sru_type type, const sru__source *from, size
 static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type, const float *w,
                             size_t n, size_t k)
 {
-    const size_t panel = sru__packed_panel(type, k);
     sru__source from;
     if (sru__check_type(ctx, "pack", type)) return 0;
     if (ctx && ctx->measure) packed = NULL;
-    if (packed && n && k && !w) {
-        sru__say(sru__error(ctx), "pack: w must not be NULL");
-        return 0;
-    }
-    if (!sru__fits(4 * ((float)n + SRU__PANEL) * ((float)k + SRU__PANEL))) {
-        sru__say(sru__error(ctx), "pack: the sizes %u and %u are too large", n, k);
-        return 0;
-    }
+    if (packed && n && k && !w) return SRU__FAIL(ctx, 0, "pack: w must not be NULL");
+    if (!sru__fits(4 * ((float)n + SRU__PANEL) * ((float)k + SRU__PANEL)))
+        return SRU__FAIL(ctx, 0, "pack: the sizes %u and %u are too large", n, k);
     if (type == SRU_PLAIN) {
-        if (packed) memcpy(packed, w, n * k * 4);
+        if (packed && w) memcpy(packed, w, n * k * 4);
         return n * k * 4;
     }
     sru__clear(&from, sizeof from);
@@ -1580,7 +1308,7 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
     from.rows = n;
     from.cols = k;
     if (packed) sru__pack(packed, type, &from, 0, n);
-    return sru__ceil(n, SRU__PANEL) * panel;
+    return sru__ceil(n, SRU__PANEL) * sru__packed_panel(type, k);
 }
 
 /* Rows p0 ... p0+k-1 of a panel as floats: where they are, or unpacked into `scratch`, without the
@@ -1920,8 +1648,8 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         if (own && lot != last_lot) sru__gemm_strips(g, m0, m, own);
         last = group;
         last_lot = lot;
-        for (strip = first; strip < end; strip++) {
-            const size_t width = (size_t)sru__strip_width(full, m - (i = strip * full));
+        for (strip = first; i = strip * full, strip < end; strip++) {
+            const size_t width = (size_t)sru__strip_width(full, m - i);
             const int mr = (int)sru__min(full, m - i);
             const size_t row = !g->strips ? g->a_row : g->a_col == 1 ? g->lines : 1;
             const size_t col = g->strips && g->a_col != 1 ? width : g->a_col;
@@ -1978,8 +1706,8 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
         else if (!g.add) memset(g.c + i * g.ldc, 0, g.n * 4);
 #ifdef SRU_USE_CBLAS
     if (plain && !pairs && g.k && sru__max(g.m, sru__max(g.n, g.k)) <= 0x7fffffff) {
-        const int at = g.a_col != 1 || (size_t)g.a_row < g.k;   /* both are 1 where k is */
-        const int bt = g.b_col != 1 || (size_t)g.b_row < g.n;
+        const int at = g.a_col != 1 || g.a_row < g.k;   /* both are 1 where k is */
+        const int bt = g.b_col != 1 || g.b_row < g.n;
         const int add = sru__begin(&g, g.c, g.m, 0, g.n);
         cblas_sgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
                     (int)g.m, (int)g.n, (int)g.k, 1, g.a, (int)(at ? g.a_col : g.a_row),
@@ -2029,18 +1757,14 @@ static sru_status sru__cpu_linear_forward(const sru_context *ctx, float *y, cons
     if (status) return status;
     sru__clear(&g, sizeof g);
     g.m = rows;
-    g.n = n;
-    g.k = k;
+    g.n = g.ldc = n;
+    g.k = g.a_row = g.b_col = k;
+    g.a_col = g.b_row = 1;
     g.a = x;
-    g.a_row = k;
-    g.a_col = 1;
     g.b = w;
     g.type = type;
-    g.b_row = 1;
-    g.b_col = k;
     g.bias = b;
     g.c = y;
-    g.ldc = n;
     return sru__run(ctx, sru__gemm_run, &g);
 }
 
@@ -2070,36 +1794,27 @@ static sru_status sru__linear_backward_run(sru_context *c, const void *args)
     sru__gemm g;
     s.kern = sru__kern(c);
     sru__clear(&g, sizeof g);
+    g.n = g.b_row = g.ldc = s.k;
+    g.b_col = 1;
+    g.a = s.dy;
     if (s.dx && s.rows && s.k) {
         if (s.beta != 0 && s.beta != 1)
             return SRU__FAIL(c, SRU_EINVAL, "linear_backward: beta must be 0 or 1");
         g.m = s.rows;
-        g.n = s.k;
-        g.k = s.n;
-        g.a = s.dy;
-        g.a_row = s.n;
+        g.k = g.a_row = s.n;
         g.a_col = 1;
         g.b = s.w;
-        g.b_row = s.k;
-        g.b_col = 1;
         g.add = s.beta != 0;
         g.c = s.dx;
-        g.ldc = s.k;
         status = sru__run(c, sru__gemm_run, &g);
     }
     if (!status && s.dw && s.n && s.k && s.rows) {
-        g.m = s.n;
-        g.n = s.k;
+        g.m = g.a_col = s.n;
         g.k = s.rows;
-        g.a = s.dy;
         g.a_row = 1;
-        g.a_col = s.n;
         g.b = s.x;
-        g.b_row = s.k;
-        g.b_col = 1;
         g.add = 1;
         g.c = s.dw;
-        g.ldc = s.k;
         status = sru__run(c, sru__gemm_run, &g);
     }
     if (!status && s.db && !c->measure)
@@ -2238,15 +1953,6 @@ SRU__INLINE void sru__scan_sequence(sru__scan_job *k, const sru_scan *s, size_t 
     k->c = s->c ? s->c + at : NULL;
 }
 
-/* Steps of the chunk that begins after t steps, and the first of them: one direction begins at the
-   end. */
-static size_t sru__chunk(const sru__scan_run *r, int dir, size_t t, size_t *first)
-{
-    const size_t T = sru__min(r->chunk, r->s.T - t);
-    *first = dir ? r->s.T - t - T : t;
-    return T;
-}
-
 /* In place h would overwrite rows of a that other tasks need. */
 static void sru__scan_copy(void *job, size_t begin, size_t end, int thread)
 {
@@ -2279,7 +1985,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const size_t step = line ? r->panel : matrix, turns = line ? wide / SRU__PANEL : K;
     const size_t on = (line ? matrix : r->panel) - turns * step;
     size_t of = ((size_t)p->dir * r->panels + p->d0 / SRU__PANEL) * r->panel, turn = 0;
-    const float *packed[SRU__LINE], *b[SRU__LINE];
+    const float *packed[SRU__LINE], *b[SRU__LINE], *rows_at;
     uintptr_t next[SRU__LINE], ahead[SRU__LINE];
     size_t j, i, k, p0, kc, left, strip, count;
     a += p->b0 * A;
@@ -2311,7 +2017,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                                   scratch + k * SRU__PANEL * kc);
                 next[k] = (uintptr_t)packed[k] + (p0 + kc) / sru__each(s->type) * 64;
             }
-            const float *rows_at = a;
+            rows_at = a;
             for (i = strip = 0, left = run; i < end; strip++) {
                 const int width = sru__strip_width(full, left);
                 const size_t m = sru__min(full, left);
@@ -2356,11 +2062,12 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
         float *u;
         sru__scan_find(r, task, &p);
         col = p.col;
-        T = sru__chunk(r, p.dir, t, &t0);
+        T = sru__min(r->chunk, s->T - t);
+        t0 = p.dir ? s->T - t - T : t;      /* one direction begins at the end */
         start = p.dir ? T - 1 : 0;
         u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
-        ldu = K * (s->u ? N : r->block);
         u_plane = s->u ? N : r->block;
+        ldu = K * u_plane;
         SRU_ASSERT(p.n <= r->block && (s->u || r->u));
         if (s->w)
             sru__scan_product(r, &p, T, r->copy ? r->copy : s->a + t0 * B * s->A, u, ldu, u_plane,
@@ -2419,7 +2126,7 @@ static sru_status sru__scan_open(sru__scan_run *r, const sru_context *c, const v
     if (s->ldc && s->ldc < s->N)
         return SRU__FAIL(c, SRU_EINVAL, "%s: ldc %u is less than N %u", name, s->ldc, s->N);
     if (s->T && s->B && s->N) {
-        if (s->w && s->A && !s->a)
+        if (s->w && !s->a)
             return SRU__FAIL(c, SRU_EINVAL, "%s: with w, a must not be NULL", name);
         if (!s->w && !s->u)
             return SRU__FAIL(c, SRU_EINVAL, "%s: u and w must not both be NULL", name);
@@ -2453,7 +2160,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, full = kern->rows, b, chunk, wide, step, most;
+    size_t rows, b, chunk, wide, step, most;
     sru_status status;
     int threads, in_place;
 #ifdef SRU_USE_CBLAS
@@ -2476,8 +2183,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
                               * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0))
                               / (s->w && s->u ? 2 : 1));
     if (s->w && s->u)
-        threads = sru__apart(threads, sru__max(sru__ceil(s->N, SRU__SHARE), s->B / full));
-    wide = sru__max(1, sru__ceil(r.D, SRU__PANEL)) * SRU__PANEL;
+        threads = sru__apart(threads, sru__max(sru__ceil(s->N, SRU__SHARE), s->B / kern->rows));
+    wide = sru__max(1, r.panels) * SRU__PANEL;
     step = sru__min(4 * kern->block, wide);
     most = sru__min(kern->block, wide);
     chunk = s->T;
@@ -2630,7 +2337,7 @@ static sru_status sru__cpu_scan_backward(const sru_context *ctx, const sru_scan 
 }
 #endif
 
-/* ---- operators: attention ------------------------------------------------------------------- */
+/* ---- operators: attention -------------------------------------------------------------------- */
 
 /* Keys are taken in blocks of 64 by their place in the sequence, counted from its start, and each
    block is summed up in one order: so a query gets the same bits whether it comes alone or in a
@@ -2725,13 +2432,6 @@ static void sru__hide(const sru__attend_run *r, const sru__padded *padded, size_
     for (i = 0; i < padded->n; i++) s[padded->key[i]] = SRU__HIDDEN;
 }
 
-/* Floats of scratch for a block of queries: themselves, scores, sums, and what goes with those. */
-static size_t sru__attend_scratch(size_t hd)
-{
-    const size_t wide = sru__ceil(hd, SRU__PANEL) * SRU__PANEL;
-    return SRU__KEYS * (hd + SRU__KEYS + wide + 1 + SRU__PANEL);
-}
-
 /* Up to 64 rows scaled, and put `apart` from one another. */
 static void sru__scaled(const sru__kernels *kern, float *out, size_t apart,
                         const float *const *rows, size_t n, size_t k, float scale)
@@ -2744,7 +2444,7 @@ static void sru__scaled(const sru__kernels *kern, float *out, size_t apart,
             kern->multiply(out + i * apart + p, rows[i] + p, by, 0, sru__min(SRU__KEYS, k - p));
 }
 
-/* c (n,16*panels) = or += a times the first k rows of panels that lie one after another, of `deep`
+/* c (n,16*count) = or += a times the first k rows of panels that lie one after another, of `deep`
    rows each. Element (i,p) of a is a[i*row + p*col]. */
 static void sru__times_panels(const sru__kernels *kern, const float *a, size_t row, size_t col,
                               size_t n, size_t k, const float *panels, size_t deep, size_t count,
@@ -2830,7 +2530,6 @@ static void sru__attend_queries(const sru__attend_run *r, const sru__queries *q,
 {
     const float *rows[SRU__KEYS];
     size_t i, j;
-    sru__clear(rows, sizeof rows);
     for (i = 0; i < q->n; i++) {
         const size_t at = sru__query_at(r, q, i);
         rows[i] = r->s.q + at;
@@ -3041,10 +2740,9 @@ static void sru__attend_heads(void *job, size_t begin, size_t end, int thread)
 {
     sru__attend_run r = *(const sru__attend_run *)job;
     r.keys += (size_t)thread * r.blocks * r.block;
-    r.scratch += (size_t)thread * r.scratch_size;
     for (r.first = begin; r.first < end; r.first++) {
         sru__attend_pack(&r, 0, r.blocks, 0);
-        sru__attend_tasks(&r, 0, r.tasks, 0);
+        sru__attend_tasks(&r, 0, r.tasks, thread);
     }
 }
 
@@ -3059,8 +2757,7 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
     r.q = &q;
     for (head = begin; head < end; head++) {
         const size_t b = head / H, h = head % H;
-        const float *state = s->ring + b * s->ld_ring;
-        float *keys = s->ring + b * s->ld_ring + 2 + h * r.block;
+        float *state = s->ring + b * s->ld_ring, *keys = state + 2 + h * r.block;
         /* one length further on, so that what lies before is not negative */
         size_t place = (size_t)state[0] + length, start = place - (size_t)state[1];
         for (step = 0; step < s->T;) {
@@ -3077,12 +2774,11 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
                 break;
             }
             if (!q.n) continue;
-            if (r.threads == 1) {
+            if (r.threads == 1)
                 sru__attend(&r, &q, r.scratch + (size_t)thread * r.scratch_size);
-                continue;
-            }
-            sru__parallel_then(r.threads, q.to - q.from, sru__attend_blocks, r.wide / SRU__PANEL,
-                               sru__attend_columns, &r);
+            else
+                sru__parallel_then(r.threads, q.to - q.from, sru__attend_blocks,
+                                   r.wide / SRU__PANEL, sru__attend_columns, &r);
         }
     }
 }
@@ -3126,7 +2822,7 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
                     || s->ld_ring < sru__ring_floats(s->window, s->P, H)))
         return SRU__FAIL(c, SRU_EINVAL, "%s: a ring wants a window, ld_ring of at least %u, and no "
                          "memory, attn_mask or dropout", name,
-                         s->window ? sru__ring_floats(s->window, s->P, H) : 0);
+                         sru__ring_floats(s->window, s->P, H));
     if (s->T && s->B && (!s->q || !s->kv))
         return SRU__FAIL(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
     return SRU_OK;
@@ -3152,16 +2848,18 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     const sru_attention *s = (const sru_attention *)args;
     sru__attend_run r;
     sru_status status = sru__attention_check(c, s, "attention_forward");
-    size_t all;
+    size_t all, seen;
     int threads, shared;
     if (status) return status;
     if (!s->T || !s->B) return SRU_OK;
     if (!s->o) return SRU__FAIL(c, SRU_EINVAL, "attention_forward: o must not be NULL");
     sru__attend_begin(&r, c, s);
     all = s->B * (size_t)s->H;
+    seen = s->window && (s->ring || s->window < r.S) ? s->window : r.S;
     threads = sru__threads(c, 4.0 * (double)sru__max(s->T, 16) * (double)s->B * (double)s->P
-                              * (double)sru__max(64, s->window ? s->window : r.S));
-    r.scratch_size = sru__attend_scratch(r.hd);
+                              * (double)sru__max(64, seen));
+    /* for a block of queries: themselves, scores, sums, and what goes with those */
+    r.scratch_size = SRU__KEYS * (r.hd + SRU__KEYS + r.wide + 1 + SRU__PANEL);
     r.scratch = sru__take_each(c, threads, r.scratch_size);
     r.keys = sru__take_floats(c, s->ring ? 0 : sru__min(sru__max(all, 2), (size_t)threads)
                                                * r.blocks * r.block);
@@ -3183,12 +2881,11 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     /* as many heads for each thread, and all threads for each of the rest */
     r.first = all / (size_t)threads * (size_t)threads;
     sru__parallel(threads, r.first, sru__attend_heads, &r);
-    if (threads == 2) {
+    if (threads == 2)
         sru__parallel(2, (all - r.first) * r.tasks, sru__attend_twice, &r);
-        return SRU_OK;
-    }
-    sru__parallel_then(threads, (all - r.first) * r.blocks, sru__attend_pack,
-                       (all - r.first) * r.tasks, sru__attend_tasks, &r);
+    else
+        sru__parallel_then(threads, (all - r.first) * r.blocks, sru__attend_pack,
+                           (all - r.first) * r.tasks, sru__attend_tasks, &r);
     return SRU_OK;
 }
 
@@ -3199,14 +2896,6 @@ static sru_status sru__cpu_attention_forward(const sru_context *ctx, const sru_a
 }
 
 #ifndef SRU_NO_BACKWARD
-/* Floats of scratch for one head: its queries and gradients in rows and in panels, and what a pair
-   of blocks needs. Grows with T, not with its square. */
-static size_t sru__attend_backward_scratch(size_t T, size_t hd)
-{
-    const size_t wide = sru__ceil(hd, SRU__PANEL) * SRU__PANEL, n = sru__ceil(T, SRU__KEYS);
-    return SRU__KEYS * (n * (2 * hd + 2 * wide + 1) + 2 * hd + 3 * wide + 2 * SRU__KEYS);
-}
-
 /* A head's queries, scaled, and gradients of o, in rows and in panels; and the means of the
    gradients of each query's weights, but for alpha. These come of the same product as those
    gradients: where one weight is 1, it is all of the mean, and must leave nothing. Returns the
@@ -3220,7 +2909,6 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
     const float *rows[SRU__KEYS];
     double dalpha = 0;
     size_t i, j, k;
-    sru__clear(rows, sizeof rows);
     for (i = 0; i < r->tasks; i++) {
         const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
         const size_t start = at + i * SRU__KEYS * row;
@@ -3290,13 +2978,11 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
             memset(dk, 0, 2 * panel * 4);
             sru__find_padded(&padded, r, b, first);
             for (i = 0; i < q; i++) {
-                size_t lo, hi, low = SIZE_MAX, high = 0;
+                const size_t place = s->M + i * SRU__KEYS;
+                size_t lo, hi, low, high;
                 n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
-                for (j = 0; j < n; j += n > 1 ? n - 1 : 1) {    /* the first and last query */
-                    sru__seen(s, s->M + i * SRU__KEYS + j, 0, r->S, &lo, &hi);
-                    low = sru__min(low, lo);
-                    high = sru__max(high, hi);
-                }
+                sru__seen(s, place, 0, r->S, &low, &hi);            /* the first query, */
+                sru__seen(s, place + n - 1, 0, r->S, &lo, &high);   /* and the last */
                 if (low >= first + SRU__KEYS || high <= first) continue;
                 sru__times_panels(kern, qs + i * each, hd, 1, n, hd, kt, hd,
                                   sru__ceil(keys, SRU__PANEL), p, SRU__KEYS, 0);
@@ -3370,10 +3056,14 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     sru__attend_begin(&r, c, s);
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 10.0 * (double)s->T * (double)s->B * (double)s->P
-                              * (double)sru__max(64, s->window ? s->window : r.S));
+                              * (double)sru__max(64, s->window && s->window < r.S ? s->window
+                                                                                : r.S));
     r.parts = sru__min(4, r.blocks);    /* however many threads there are: so sums are the same */
     threads = (int)sru__min((size_t)threads, all * r.parts);
-    r.scratch_size = sru__attend_backward_scratch(s->T, r.hd);
+    /* for one head: its queries and gradients in rows and in panels, and what a pair of blocks
+       needs; grows with T, not with its square */
+    r.scratch_size = SRU__KEYS * (r.tasks * (2 * r.hd + 2 * r.wide + 1) + 2 * r.hd + 3 * r.wide
+                                  + 2 * SRU__KEYS);
     r.scratch = sru__take_each(c, threads, r.scratch_size);
     /* dq of all heads, if that is not much; else of one for each thread, at a time */
     one = r.parts * r.tasks * SRU__KEYS * r.wide;
@@ -3784,6 +3474,230 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
                           &s.kern);
 }
 #endif
+
+/* ---- instruction sets ------------------------------------------------------------------------ */
+
+/* One pass over the kernels' body, at the end of this file, for each instruction set. On x86-64
+   four are compiled and the best that the machine has is chosen when running; elsewhere, and with
+   SRU_NO_DISPATCH, the one that the compiler's flags allow. */
+#define SRU__PASS
+
+#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ > 8) && !defined(__TINYC__) \
+    && !defined(SRU_NO_SIMD)
+#define SRU__VECTORS    /* extensions that gcc has since 9; without them kernels are scalar */
+#endif
+#if defined(SRU__VECTORS) && defined(__x86_64__)
+#define SRU__X86
+#endif
+#if defined(SRU__X86) && !defined(SRU_NO_DISPATCH)
+#define SRU__DISPATCH
+#endif
+#ifdef SRU__X86
+#include <immintrin.h>  /* for five things alone, with AVX2 and AVX-512. Minimum and maximum: vector
+                           extensions have no operator for them, and comparisons and masks make a
+                           scan 1.15 to 1.3 times as long. The first n of 16 floats: copied to and
+                           fro they make a network of 50 units 1.3 times as long. 1/x of 16 floats:
+                           divided, they make a scan 1.2 times as long. Bytes that change places in
+                           AVX2: shifts would wait for the unit that multiplies, and make a product
+                           of SRU_Q8 1.2 times as long. Products of bfloat16, and rounding to it */
+#endif
+
+/* gcc's loops over sums, in vectors, round products before they add them: other bits than those of
+   sums that it fuses */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("no-tree-loop-vectorize")
+#endif
+#define SRU__ISA     scalar
+#define SRU__W       1
+#define SRU__MR      1
+#define SRU__NP      1
+#define SRU__NP_FOUR 1
+#define SRU__NP_TWO  1
+#define SRU__NP_ONE  1
+#include SRU_FILENAME
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+#ifdef SRU__X86                                     /* 16 registers of 4 floats */
+#define SRU__ISA     sse2
+#define SRU__W       4
+#define SRU__MR      2
+#define SRU__NP      1
+#define SRU__NP_FOUR 1
+#define SRU__NP_TWO  1
+#define SRU__NP_ONE  2
+#include SRU_FILENAME
+#elif defined(SRU__VECTORS) \
+    && (defined(__aarch64__) || defined(__wasm_simd128__) || defined(__riscv_vector) \
+        || (defined(__ARM_NEON) && defined(__clang__))) /* gcc for 32 bits does sums one by one */
+#ifdef __wasm_simd128__                             /* 32 registers of 4 floats */
+#define SRU__ISA     simd128
+#define SRU__FIXED   sru__backend_simd128
+#elif defined(__riscv_vector)
+#define SRU__ISA     rvv
+#define SRU__FIXED   sru__backend_rvv
+#else
+#define SRU__ISA     neon
+#define SRU__FIXED   sru__backend_neon
+#endif
+#define SRU__W       4
+#define SRU__MR      6
+#define SRU__NP      1
+#define SRU__NP_FOUR 1
+#define SRU__NP_TWO  1
+#define SRU__NP_ONE  2
+#include SRU_FILENAME
+#endif
+
+#if defined(SRU__DISPATCH) || (defined(SRU__X86) && defined(__AVX2__) && defined(__FMA__))
+#define SRU__AVX2                                   /* 16 registers of 8 floats */
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#define SRU__ISA     avx2
+#define SRU__W       8
+#define SRU__MIN     _mm256_min_ps
+#define SRU__MAX     _mm256_max_ps
+#define SRU__LOAD_PART(p, n) _mm256_maskload_ps(p, (__m256i)sru__fresh_avx2(n))
+#define SRU__BYTES(x, which) _mm256_shuffle_epi8((__m256i)(x), (__m256i)(which))
+#define SRU__MR      6
+#define SRU__NP      1
+#define SRU__NP_FOUR 1
+#define SRU__NP_TWO  2
+#ifdef __clang__
+#define SRU__NP_ONE  4                              /* words of six would lie in memory for a while:
+                                                       1.3 times as long with SRU_BF16 */
+#else
+#define SRU__NP_ONE  6
+#endif
+#include SRU_FILENAME
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+#if defined(SRU__DISPATCH) || (defined(SRU__X86) && defined(__AVX512F__) && \
+    defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512BW__))
+#define SRU__AVX512                                 /* 32 registers of 16 floats */
+#if !defined(SRU__DISPATCH) ? defined(__AVX512BF16__) \
+    : defined(__clang__) ? __clang_major__ > 10 : __GNUC__ > 10
+#define SRU__BF16                                   /* which need not be there when running */
+#define SRU__AND_BF16 ",avx512bf16"
+#define SRU__HALVES(x) _mm512_cvtneps_pbh(x)
+#define SRU__DOT(sum, a, b) (sru__vec)_mm512_dpbf16_ps(sum, (__m512bh)(a), (__m512bh)(b))
+#else
+#define SRU__AND_BF16
+#endif
+#if defined(__clang__) && __clang_major__ >= 18 && __clang_major__ <= 20
+#define SRU__AND_512 ",evex512"                     /* zig's clang has it off */
+#else
+#define SRU__AND_512
+#endif
+/* each compiler must be told not to split vectors of 512 bits */
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma" \
+                                                   SRU__AND_BF16 SRU__AND_512))), \
+                             apply_to = function)
+#pragma clang attribute push(__attribute__((min_vector_width(512))), apply_to = function)
+#else
+#pragma GCC push_options
+#ifdef SRU__BF16
+#pragma GCC target("avx512bf16")
+#endif
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma")
+#if __GNUC__ > 9
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+#define SRU__ISA     avx512
+#define SRU__W       16
+/* with a mask of all lanes: those without one make g++ 12 warn */
+#define SRU__MIN(a, x) _mm512_maskz_min_ps(0xffff, a, x)
+#define SRU__MAX(a, x) _mm512_maskz_max_ps(0xffff, a, x)
+#ifdef __OPTIMIZE__                                 /* Newton's step is exact where it is fused */
+#define SRU__GUESS(x)  _mm512_maskz_rcp14_ps(0xffff, x)
+#endif
+#define SRU__LOAD_PART(p, n)     _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
+#define SRU__MR      8
+#define SRU__NP      3
+#define SRU__NP_FOUR 3
+#define SRU__NP_TWO  3
+#define SRU__NP_ONE  6
+#include SRU_FILENAME
+#ifdef __clang__
+#pragma clang attribute pop
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+#undef SRU__PASS
+
+/* From the best down; every entry after the first that the machine has is a lower one. */
+static const sru_backend *const sru__backends[] = {
+#ifdef SRU__AVX512
+    &sru__backend_avx512,
+#endif
+#ifdef SRU__AVX2
+    &sru__backend_avx2,
+#endif
+#ifdef SRU__X86
+    &sru__backend_sse2,
+#elif defined(SRU__FIXED)
+    &SRU__FIXED,
+#endif
+    &sru__backend_scalar
+};
+
+static int sru__runs_here(const sru_backend *op)
+{
+#ifdef SRU__DISPATCH
+    __builtin_cpu_init();
+    if (!strcmp(op->name, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
+            && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+    if (!strcmp(op->name, "avx2"))
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    (void)op;
+    return 1;
+}
+
+SRUDEF const sru_backend *sru_cpu(void)
+{
+    const size_t n = sizeof sru__backends / sizeof *sru__backends;
+    const char *wanted = NULL;
+    size_t i, first = n;
+#ifndef SRU_NO_STDIO
+    wanted = getenv("SRU_ISA");
+#endif
+    for (i = 0; i < n; i++) {
+        if (!sru__runs_here(sru__backends[i])) continue;
+        if (first == n) first = i;
+        if (wanted && !strcmp(wanted, sru__backends[i]->name)) return sru__backends[i];
+    }
+    SRU_ASSERT(first < n);                      /* scalar ones run everywhere */
+    return sru__backends[first];
+}
+
+SRUDEF const sru_backend *sru_cpu_bf16(void)
+{
+    const sru_backend *op = sru_cpu();
+#ifdef SRU__BF16
+#ifdef SRU__DISPATCH
+    if (!__builtin_cpu_supports("avx512bf16")) return op;
+#endif
+    if (op == &sru__backend_avx512) return &sru__backend_bf16_avx512;
+#endif
+    return op;
+}
 
 /* =================================================================================================
    Networks, written over the operators alone */
@@ -7059,7 +6973,7 @@ static void SRU__FN(scan_backward)(const sru__scan_job *s)
 }
 #endif
 
-/* ---- attention ------------------------------------------------------------------------------ */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 /* n vectors of one query's scores become weights exp(score - most), hidden ones 0, which are added
    to the sum. */

@@ -91,6 +91,19 @@ __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
+/* The sum or the maximum over a block, the same in all threads; none: what counts for nothing. */
+template <float over_warp(float)>
+__device__ __forceinline__ float over_block(float x, float none, float (&shared)[WARP])
+{
+    const unsigned lane = threadIdx.x%WARP;
+    x = over_warp(x);
+    if (blockDim.x == WARP) return x;
+    __syncthreads();
+    if (lane == 0) shared[threadIdx.x/WARP] = x;
+    __syncthreads();
+    return over_warp(lane < blockDim.x/WARP ? shared[lane] : none);
+}
+
 /* The recurrence, the equations of which stand in sru.h at sru_scan. A thread has a column of one
    sequence and goes through time, doing in a step what depends on the step before. What does not
    is ahead of it, so that no step waits for memory: other warps of its block, the helpers, read the
@@ -513,26 +526,7 @@ struct query {
     __device__ float factor(const sru_attention &s, const seen &k, size_t j) const;
 };
 
-/* The sum or maximum over a block of four warps, the same in all threads. */
-enum { ATTEND = 128 };
-
-__device__ __forceinline__ float block_sum(float x, float *shared)
-{
-    x = warp_sum(x);
-    __syncthreads();
-    if (threadIdx.x%WARP == 0) shared[threadIdx.x/WARP] = x;
-    __syncthreads();
-    return shared[0] + shared[1] + shared[2] + shared[3];
-}
-
-__device__ __forceinline__ float block_max(float x, float *shared)
-{
-    x = warp_max(x);
-    __syncthreads();
-    if (threadIdx.x%WARP == 0) shared[threadIdx.x/WARP] = x;
-    __syncthreads();
-    return fmaxf(fmaxf(shared[0], shared[1]), fmaxf(shared[2], shared[3]));
-}
+enum { ATTEND = 128 };              /* threads of a block */
 
 /* y = x in fewer bits. 6 bytes a value. */
 template <class S> __global__ void narrow_kernel(S *y, const float *x, size_t n)
@@ -579,18 +573,6 @@ template <class Body> __device__ __forceinline__ void each(unsigned n, Body body
     for (unsigned j = threadIdx.x + KEPT*blockDim.x; j < n; j += blockDim.x) body(KEPT, j);
 }
 
-/* The sum over a block, the same in all threads. */
-__device__ __forceinline__ float row_sum(float x, float (&shared)[WARP])
-{
-    const unsigned lane = threadIdx.x%WARP;
-    x = warp_sum(x);
-    if (blockDim.x == WARP) return x;
-    __syncthreads();
-    if (lane == 0) shared[threadIdx.x/WARP] = x;
-    __syncthreads();
-    return warp_sum(lane < blockDim.x/WARP ? shared[lane] : 0);
-}
-
 /* y = (x - mean)*rstd*gain + bias. 8 bytes a value. */
 __global__ void __launch_bounds__(ROW)
 layernorm_forward_kernel(float *y, float *stats, const float *xs, const float *__restrict__ gain,
@@ -602,12 +584,12 @@ layernorm_forward_kernel(float *y, float *stats, const float *xs, const float *_
     y += (size_t)blockIdx.x*n;
     const float first = x.p[0];         /* from there on: the mean of a constant row is exact */
     each(n, [&](unsigned k, unsigned j) { sum += x.at(k, j) - first; });
-    const float mean = first + row_sum(sum, shared)/(float)n;
+    const float mean = first + over_block<warp_sum>(sum, 0, shared)/(float)n;
     each(n, [&](unsigned k, unsigned j) {
         const float d = x.at(k, j) - mean;
         squares = fmaf(d, d, squares);
     });
-    const float rstd = 1/sqrtf(row_sum(squares, shared)/(float)n + 1e-5f);
+    const float rstd = 1/sqrtf(over_block<warp_sum>(squares, 0, shared)/(float)n + 1e-5f);
     each(n, [&](unsigned k, unsigned j) {
         y[j] = fmaf((x.at(k, j) - mean)*rstd, gain[j], bias[j]);
     });
@@ -634,7 +616,8 @@ layernorm_backward_kernel(float *dx, const float *dys, const float *xs,
         s1 += g;
         s2 = fmaf(g, (x.at(k, j) - mean)*rstd, s2);
     });
-    const float m1 = row_sum(s1, shared)/(float)n, m2 = row_sum(s2, shared)/(float)n;
+    const float m1 = over_block<warp_sum>(s1, 0, shared)/(float)n;
+    const float m2 = over_block<warp_sum>(s2, 0, shared)/(float)n;
     each(n, [&](unsigned k, unsigned j) {
         const float g = (dy.at(k, j)*gain[j] - m1 - (x.at(k, j) - mean)*rstd*m2)*rstd;
         dx[j] = beta != 0 ? fmaf(beta, dx[j], g) : g;
@@ -712,7 +695,7 @@ __device__ float query::factor(const sru_attention &s, const seen &k, size_t j) 
 /* scores (B,n,keys) become weights p = softmax(scores), with dropout. 16 bytes a score. */
 __global__ void softmax_kernel(const sru_attention s, const seen k, float *scores)
 {
-    __shared__ float shared[4];
+    __shared__ float shared[WARP];
     const query q(s, k, blockIdx.x);
     float most = -INFINITY, sum = 0;
     scores += blockIdx.x*k.keys;
@@ -720,13 +703,13 @@ __global__ void softmax_kernel(const sru_attention s, const seen k, float *score
         scores[j] = q.score(s, scores[j], k.k0 + j);
         most = fmaxf(most, scores[j]);
     }
-    most = block_max(most, shared);
+    most = over_block<warp_max>(most, -INFINITY, shared);
     if (most == -INFINITY) most = 0;                    /* sees none: all weights are 0 */
     for (size_t j = threadIdx.x; j < k.keys; j += ATTEND) {
         scores[j] = expf(scores[j] - most);
         sum += scores[j];
     }
-    sum = block_sum(sum, shared);
+    sum = over_block<warp_sum>(sum, 0, shared);
     const float by = sum > 0 ? 1/sum : 0;
     for (size_t j = threadIdx.x; j < k.keys; j += ATTEND)
         scores[j] *= by*q.factor(s, k, k.k0 + j);
@@ -785,7 +768,7 @@ __global__ void attention_output_backward_kernel(const sru_attention s, float *d
 __global__ void __launch_bounds__(ATTEND)
 ring_kernel(const sru_attention s, size_t C, float scale, float *scores)
 {
-    __shared__ float shared[4];
+    __shared__ float shared[WARP];
     const size_t H = (size_t)s.H, hd = s.P/H, b = blockIdx.x/H, h = blockIdx.x%H;
     const size_t lane = threadIdx.x%WARP;
     float *ring = s.ring + b*s.ld_ring, *slots = ring + 2 + h*hd;
@@ -801,26 +784,26 @@ ring_kernel(const sru_attention s, size_t C, float scale, float *scores)
             slots[place*2*s.P + s.P + j] = kv[s.P + j];
         }
         __syncthreads();
-        const size_t keys = before + 1, first = place + C - before;
+        const size_t keys = before + 1, first = place + (before > place ? C : 0) - before;
+        auto slot_of = [=](size_t i) { return first + i - (first + i < C ? 0 : C); };
         for (size_t i = threadIdx.x/WARP; i < keys; i += ATTEND/WARP) {     /* a warp has a key */
-            const float *key = slots + (first + i)%C*2*s.P;
+            const float *key = slots + slot_of(i)*2*s.P;
             float dot = 0;
             for (size_t j = lane; j < hd; j += WARP) dot = fmaf(q[j], key[j], dot);
             dot = warp_sum(dot)*scale;
             if (lane == 0) scores[i] = dot;
             most = fmaxf(most, dot);
         }
-        most = block_max(most, shared);
+        most = over_block<warp_max>(most, -INFINITY, shared);
         for (size_t i = threadIdx.x; i < keys; i += ATTEND) {
             scores[i] = expf(scores[i] - most);
             sum += scores[i];
         }
-        sum = block_sum(sum, shared);
+        sum = over_block<warp_sum>(sum, 0, shared);
         for (size_t j = threadIdx.x; j < hd; j += ATTEND) {
             const float *value = slots + s.P + j;
             float a = 0;
-            for (size_t i = 0; i < keys; i++)
-                a = fmaf(scores[i], value[(first + i)%C*2*s.P], a);
+            for (size_t i = 0; i < keys; i++) a = fmaf(scores[i], value[slot_of(i)*2*s.P], a);
             a /= sum;
             if (s.a) s.a[row*s.P + h*hd + j] = a;
             s.o[row*s.P + h*hd + j] = s.alpha ? fmaf(s.alpha[0], a, q[j]) : a;
@@ -944,6 +927,7 @@ struct device {
     cublasHandle_t blas;
     void          *workspace;       /* of cuBLAS, so that it allocates none when it runs */
     sru_cuda_math  math;
+    int            number;
     size_t         multiprocessors;
     bool           reads_host;      /* the GPU can read all memory of the host */
 };
@@ -994,7 +978,13 @@ struct named { const char *name; const void *p; };
 
 sru_status check_pointers(const sru_context *c, const char *name, std::initializer_list<named> list)
 {
-    if (c->measure || device_of(c)->reads_host) return SRU_OK;
+    int current = -1;
+    if (c->measure) return SRU_OK;
+    TRY(check(c, name, cudaGetDevice(&current)));
+    if (current != device_of(c)->number)
+        return fail(c, SRU_EINVAL, "%s: device %d is current, but the backend's is %d", name,
+                    current, device_of(c)->number);
+    if (device_of(c)->reads_host) return SRU_OK;
     for (const named &x : list)
         if (x.p && kind_of(x.p) == cudaMemoryTypeUnregistered)
             return fail(c, SRU_EINVAL, "%s: %s is in host memory, not in the GPU's", name, x.name);
@@ -1039,6 +1029,7 @@ template <class Body> sru_status run(const sru_context *ctx, const char *name, B
 {
     sru_context c = *ctx;
     size_t need = 0;
+    if (c.work) TRY(check_pointers(&c, name, {{"ctx->work", c.work}}));
     if (c.measure || c.work) return body(&c);
     c.work_used = 0;
     c.measure = &need;
@@ -1229,6 +1220,8 @@ size_t pack(const sru_context *ctx, void *packed, sru_type type, const float *w,
 {
     const size_t bytes = type == SRU_PLAIN ? n*k*4 : ceil_div(n, PANEL)*packed_rows(type, k);
     if (check_type(ctx, "pack", type)) return 0;
+    if (product({ceil_div(n, PANEL), k, 128}) == SIZE_MAX)
+        return fail(ctx, SRU_EINVAL, "pack: n %zu, k %zu are too large", n, k), 0;
     if (!packed || ctx->measure) return bytes;
     if (n && k && !w) return fail(ctx, SRU_EINVAL, "pack: w must not be NULL"), 0;
     if (check_pointers(ctx, "pack", {P(packed), P(w)})) return 0;
@@ -1297,7 +1290,7 @@ sru_status linear_backward(const sru_context *ctx, float *dx, float *dw, float *
         return fail(ctx, SRU_EINVAL, "%s: dy, x and w must not be NULL", name);
     if (dx && rows && k && beta != 0 && beta != 1)
         return fail(ctx, SRU_EINVAL, "%s: beta must be 0 or 1", name);
-    TRY(check_pointers(ctx, name, {P(dx), P(dw), P(db), P(dy), P(x), P(w)}));
+    if (rows) TRY(check_pointers(ctx, name, {P(dx), P(dw), P(db), P(dy), P(x), P(w)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         if (db && rows) {
             sru_context inner = *c;
@@ -1328,7 +1321,7 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
                     name, s->T, s->B, s->N);
     if (s->ldc && s->ldc < s->N)
         return fail(c, SRU_EINVAL, "%s: ldc %zu is less than N %zu", name, s->ldc, s->N);
-    if (s->T && s->B && s->N && s->w && s->A && !s->a)
+    if (s->T && s->B && s->N && s->w && !s->a)
         return fail(c, SRU_EINVAL, "%s: with w, a must not be NULL", name);
     if (s->T && s->B && s->N && !s->w && !s->u)
         return fail(c, SRU_EINVAL, "%s: u and w must not both be NULL", name);
@@ -1820,7 +1813,7 @@ sru_status softmax_loss(const sru_context *ctx, double *loss, float *dy, const f
         return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu are too large", name, rows, n);
     if (!loss || (rows && (!targets || (n && !y))))
         return fail(ctx, SRU_EINVAL, "%s: loss, y and targets must not be NULL", name);
-    TRY(check_pointers(ctx, name, {P(dy), P(y), P(targets)}));
+    if (rows) TRY(check_pointers(ctx, name, {P(dy), P(y), P(targets)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         double *losses = take<double>(c, rows + 1), *sum = losses + rows;
         if (!losses) return no_memory(c, name);
@@ -1842,7 +1835,7 @@ sru_status norm(const sru_context *ctx, double *norm, const float *g, size_t n)
     if (!norm || (n && !g)) return fail(ctx, SRU_EINVAL, "%s: norm and g must not be NULL", name);
     if (product({n, 4}) == SIZE_MAX)
         return fail(ctx, SRU_EINVAL, "%s: n %zu is too large", name, n);
-    TRY(check_pointers(ctx, name, {P(g)}));
+    if (n) TRY(check_pointers(ctx, name, {P(g)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         const size_t parts = n < 256*256 ? ceil_div(n, 256) : 256;
         double *sums = take<double>(c, parts + 1), *sum = sums + parts;
@@ -1867,7 +1860,7 @@ sru_status adamw(const sru_context *ctx, float *p, float *m, float *v, float *g,
     if (!t || !(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1))
         return fail(ctx, SRU_EINVAL, "%s: t must be at least 1, betas from 0 to below 1", name);
     if (ctx->measure) return SRU_OK;
-    TRY(check_pointers(ctx, name, {P(p), P(m), P(v), P(g)}));
+    if (n) TRY(check_pointers(ctx, name, {P(p), P(m), P(v), P(g)}));
     s.scale = scale;
     s.step1 = 1 - beta1;
     s.step2 = 1 - beta2;
@@ -1906,6 +1899,7 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number);
         cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, number);
         cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, number);
+        d->number = number;
         d->multiprocessors = (size_t)count;
         d->reads_host = reads != 0;
         if (10*major + minor < 75)
@@ -1917,7 +1911,9 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
             return fail(&c, SRU_EDEVICE, "sru_cuda_open: cuBLAS does not start");
         }
         if (cublasSetStream(d->blas, d->stream) != CUBLAS_STATUS_SUCCESS
-            || cublasSetWorkspace(d->blas, d->workspace, WORKSPACE) != CUBLAS_STATUS_SUCCESS)
+            || cublasSetWorkspace(d->blas, d->workspace, WORKSPACE) != CUBLAS_STATUS_SUCCESS
+            || cublasSetMathMode(d->blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)
+               != CUBLAS_STATUS_SUCCESS)    /* parts of a sum over k are float32, too */
             return fail(&c, SRU_EDEVICE, "sru_cuda_open: cuBLAS takes no stream or workspace");
         return SRU_OK;
     };

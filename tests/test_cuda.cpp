@@ -858,6 +858,14 @@ static void test_host_pointers(void)
     test_pointers(s, "norm", 1, [=](float **p) {
         double norm;
         return op->norm(c, &norm, p[0], 1); });
+    test_pointers(s, "norm", 1, [=](float **p) {
+        double norm;
+        sru_context worked = *c;
+        float *const there = (float *)op->alloc(c, 4096);
+        worked.work = p[0], worked.work_size = 4096;
+        const sru_status status = op->norm(&worked, &norm, there, 1);
+        op->release(c, there);
+        return status; });
     test_pointers(s, "adamw", 4, [=](float **p) {
         return op->adamw(c, p[0], p[1], p[2], p[3], 1, 1, 0, 0, 1, 0, 1, 1); });
 
@@ -918,11 +926,30 @@ static void test_errors(void)
     cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, number);
     if (reads) printf("skipped: pointers to host memory: this GPU can read them\n");
     else test_host_pointers();
+    int count = 0;
+    cudaGetDeviceCount(&count);
+    if (count > 1) {
+        cudaSetDevice((number + 1)%count);
+        expect(op->linear_forward(&s.ctx, there, there, there, SRU_PLAIN, NULL, 1, 1, 1),
+               SRU_EINVAL, s.error, "is current, but the backend's is");
+        cudaSetDevice(number);
+    } else {
+        printf("skipped: a call while another GPU is current: there is one\n");
+    }
     expect(op->linear_forward(&s.ctx, there, there, there, SRU_Q8, NULL, 2, 2, 2), SRU_EINVAL,
            s.error, "on the GPU there are");
     expect(op->adamw(&s.ctx, there, there, there, there, 1, 1, 1, 1, 1, 1, 0, 4), SRU_EINVAL,
            s.error, "t must be at least 1");
     const size_t huge = (size_t)1 << 62;
+    s.error[0] = 0;
+    CHECK(!op->pack(&s.ctx, NULL, SRU_F32, NULL, huge, 16) && strstr(s.error, "too large"),
+          "pack: sizes that do not fit: '%s'", s.error);
+    double nothing = 1;         /* where there are no elements, nobody looks at their arrays */
+    CHECK(!op->softmax_loss(&s.ctx, &nothing, here, here, (const int32_t *)here, 1, 0, 4)
+          && nothing == 0 && !op->norm(&s.ctx, &nothing, here, 0) && nothing == 0
+          && !op->adamw(&s.ctx, here, here, here, here, 1, 1, 0, 0, 1, 0, 1, 0)
+          && !op->linear_backward(&s.ctx, here, here, here, here, here, here, 0, 0, 2, 2),
+          "no rows: '%s'", s.error);
     double norm = 0;
     expect(op->norm(&s.ctx, &norm, there, huge), SRU_EINVAL, s.error, "too large");
     expect(op->adamw(&s.ctx, there, there, there, there, 1, 1, 0, 0, 1, 0, 1, huge), SRU_EINVAL,
@@ -937,7 +964,7 @@ static void test_errors(void)
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "too large");
     p.T = p.B = 1, p.ldc = 0, p.N = 4, p.K = 5;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "K must be 2, 3 or 4");
-    p.K = 3, p.u = p.h = there, p.w = there, p.type = SRU_F32, p.storage = SRU_BF16;
+    p.K = 3, p.u = p.h = there, p.w = p.a = there, p.type = SRU_F32, p.storage = SRU_BF16;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "must be of one type");
     p.w = NULL, p.storage = SRU_Q8;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "on the GPU there are");

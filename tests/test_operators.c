@@ -438,6 +438,8 @@ static void test_pack(void)
             CHECK(op->pack(&c, &nothing, (sru_type)type, NULL, n, k) == 0,
                   "%s (%lu,%lu): weights that are not there are packed", type_names[type],
                   (unsigned long)n, (unsigned long)k);
+            CHECK(op->pack(&c, &nothing, (sru_type)type, NULL, 0, k) == 0 && nothing == 0,
+                  "%s: no rows are packed", type_names[type]);
         }
     }
     release();

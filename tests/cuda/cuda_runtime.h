@@ -482,10 +482,25 @@ inline const char *cudaGetErrorString(cudaError_t e)
 }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
+namespace standin { inline int current = 0; }
+
+inline cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = (int)standin::setting("STANDIN_DEVICES", 2);
+    return *count ? cudaSuccess : cudaErrorNoDevice;
+}
+
+inline cudaError_t cudaSetDevice(int device)
+{
+    standin::current = device;
+    return cudaSuccess;
+}
+
 inline cudaError_t cudaGetDevice(int *device)
 {
-    *device = 0;
-    return standin::setting("STANDIN_DEVICES", 1) ? cudaSuccess : cudaErrorNoDevice;
+    int count;
+    *device = standin::current;
+    return cudaGetDeviceCount(&count);
 }
 
 inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr which, int)
