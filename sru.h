@@ -2616,7 +2616,7 @@ static void sru__attend_results(const sru__attend_run *r, const sru__queries *q,
                                             s->alpha ? s->q + at : NULL, sums + i * width,
                                             total + i * SRU__PANEL, s->alpha ? s->alpha[0] : 1,
                                             sru__min(width, r->hd - column));
-        if (s->lse)
+        if (s->lse && !first)       /* threads that share a query have the same */
             s->lse[q->head * s->T + q->t[i]] = sum > 0 ? most[i] + (float)sru__dlog((double)sum)
                                                        : 0;
     }
