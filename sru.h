@@ -13,7 +13,7 @@
        sru_model *rnn = sru_load("rnn.safetensors", SRU_F32, error);
        if (!rnn) return puts(error);
 
-       sru_context ctx = {0};             // how to compute
+       sru_context ctx = {0};             // how to compute. In C++ {} spares warnings
        ctx.error = error;
        sru_io io = {0};                   // what is left zero takes its default
        io.T = 100;  io.B = 1;             // 100 time steps of 1 sequence
@@ -33,7 +33,8 @@
                unit (3, or 4 where input and output widths differ and x has a skip term; SSRU 2), P
                projection width, H heads, M steps of memory, S floats of state of a sequence, V
                rows of an embedding.
-   Arrays      are float32, row-major, last index fastest: x (T,B,I) is x[(t*B + b)*I + i].
+   Arrays      are float32, row-major, last index fastest: x (T,B,I) is x[(t*B + b)*I + i], as in
+               PyTorch without batch_first.
    Gradients   dy has the shape of y. Those of parameters are added to what is there, until adamw
                uses and clears them; those of activations overwrite, or add where beta is 1, not 0.
    Memory      is the caller's; sru_size() says how much. A call without scratch memory allocates
@@ -176,8 +177,8 @@ typedef struct sru_backend sru_backend;
 
 typedef struct sru_context {    /* NULL for a context is one of all zeros */
     const sru_backend *op;      /* the operators; NULL means sru_cpu(), asked for in each call */
-    int       threads;          /* at most; 0 means as many as OpenMP offers, but one for what it
-                                   does in about 0.1 ms, such as a step of 512 units */
+    int       threads;          /* at most; 0 means as many as OpenMP offers, but one alone for what
+                                   takes one about 0.1 ms or less, such as a step of 512 units */
     uint64_t  seed, step;       /* key of dropout: count step up after each backward, or the next
                                    one leaves out the same units */
     void     *work;             /* scratch memory; NULL: each call allocates and frees its own */
@@ -293,7 +294,7 @@ typedef struct sru_tensor {
     char   name[128];
     size_t shape[4];                /* in files, as the reference has it; ends at the first 0 */
     float *data;
-    int    interleave, transpose;   /* 0; or how the reference's order differs from that of data */
+    int    interleave, transpose;   /* 0 in yours; else how the file's order differs from data's */
 } sru_tensor;
 
 /* The network in a file, as one block, to be released with SRU_FREE, which is free. NULL: failed.
@@ -305,10 +306,10 @@ SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 #endif
 
 /* The same from a file in memory, in the form m->type. weights NULL: m->config only, for
-   sru_size(). If m->config.input_size is not 0 beforehand, it counts in place of the file's
-   metadata, and the tensors must agree with it (SRU and SRU3 are told apart by their names alone):
-   clear m before another file. prefix: with its '.', or ""; NULL: the only one before "rnn_lst.".
-   m and weights are left alone if it fails. */
+   sru_size(), which tells how large weights must be. If m->config.input_size is not 0 beforehand,
+   it counts in place of the file's metadata, and the tensors must agree with it (SRU and SRU3 are
+   told apart by their names alone): clear m before another file. prefix: with its '.', or ""; NULL:
+   the only one before "rnn_lst.". m and weights are left alone if it fails. */
 SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, size_t size,
                                  const char *prefix, char *error);
 
@@ -340,7 +341,8 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
 
 /* =================================================================================================
    Stop here if you only want to run networks. What follows are the operators that they are made of:
-   for training, for teaching, for layers of your own. They keep nothing, and take raw pointers.
+   for loss and update of a training, for teaching, for layers of your own. They keep nothing, and
+   take raw pointers.
 
    The recurrence of one layer over whole sequences; if w is given, also the product before it, at
    once or apart as the backend finds best. a is x, or what layer norm, dropout and projection made
