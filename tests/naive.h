@@ -353,6 +353,23 @@ static inline ptrdiff_t naive_find(const sru_model *model, int layer, const char
     return -1;
 }
 
+/* No two tensors of a new network begin with the same numbers, but for a scale. */
+static inline void naive_check_drawn(const char *what, const sru_model *model)
+{
+    uint64_t seen[16*SRU_MAX_LAYERS];
+    int i, k, count = 0, same = 0;
+    sru_tensor t;
+    for (i = 0; sru_get_tensor(&t, model, i); i++) {
+        uint64_t signs = 0;
+        if (t.shape[0]*(t.shape[1] ? t.shape[1] : 1) < 64) continue;
+        for (k = 0; k < 64; k++) signs = signs << 1 | (t.data[k] < 0);
+        if (!signs) continue;                   /* constants */
+        for (k = 0; k < count; k++) same += seen[k] == signs;
+        seen[count++] = signs;
+    }
+    CHECK(count > 1 && !same, "%s: of %d tensors %d are alike", what, count, same);
+}
+
 static inline const REAL *naive_weight(const naive_net *net, int layer, const char *end)
 {
     ptrdiff_t at = naive_find(net->model, layer, end);
@@ -402,6 +419,7 @@ static inline int naive_matrices(const sru_config *c, int layer)
 
 static inline REAL naive_scale_x(const sru_config *c)
 {
+    if (c->scale_x > 0) return (REAL)c->scale_x;
     return c->rescale && !c->no_skip_term
          ? (REAL)sqrt(1 + 2*exp((double)c->highway_bias)) : 1;
 }

@@ -878,35 +878,18 @@ static void test_json(void)
     refuse_header("an unfinished pair", "{\"a\\ud800\\", 10, 0, "header is damaged", NULL);
 }
 
-/* In a process of its own, because a stack that overflows would end ours. */
+/* As deep, or as long, as would end this program if each level took some of the stack. */
 static void refuse_deep(const char *what, const char *open, const char *again, const char *close,
                         size_t times)
 {
-    int result = -1;
-    pid_t child;
-    fflush(stdout);
-    child = fork();
-    if (child == 0) {
-        st_bytes header, file;
-        size_t i;
-        memset(&header, 0, sizeof header);
-        memset(&file, 0, sizeof file);
-        st_text(&header, open);
-        for (i = 0; i < times; i++) st_text(&header, again);
-        st_text(&header, close);
-        st_file_of(&file, header.p, header.n, &file);
-        {
-            char sentence[SRU_ERROR_SIZE];
-            const sru_status status = load(file.p, file.n, NULL, 0, NULL, sentence);
-            _exit(status == SRU_EFILE ? 0 : 1);
-        }
-    }
-    if (child < 0 || waitpid(child, &result, 0) != child) {
-        printf("skipped: %s: there is no other process: %s\n", what, strerror(errno));
-        return;
-    }
-    CHECK(!WIFSIGNALED(result), "%s: ended by signal %d", what, WTERMSIG(result));
-    CHECK(WIFSIGNALED(result) || WEXITSTATUS(result) == 0, "%s: was not refused", what);
+    st_bytes header;
+    size_t i;
+    memset(&header, 0, sizeof header);
+    st_text(&header, open);
+    for (i = 0; i < times; i++) st_text(&header, again);
+    st_text(&header, close);
+    refuse_header(what, (const char *)header.p, header.n, 0, NULL, NULL);
+    st_clear(&header);
 }
 
 static void test_deep(void)
@@ -1130,7 +1113,7 @@ static void test_metadata(void)
     sru_config f = small_config(SRU_ARCH_SRU3);
     image *im = network(&f, "");
     sru_model m;
-    st_bytes file;
+    st_bytes file, other;
     char error[SRU_ERROR_SIZE];
     size_t i;
     for (i = 0; i < sizeof bad/sizeof *bad; i++) {
@@ -1157,6 +1140,12 @@ static void test_metadata(void)
     m.config.arch = SRU_ARCH_SRU;
     CHECK(!sru_load_bytes(&m, NULL, file.p, file.n, "", error), "no metadata: %s", error);
     CHECK(m.config.arch == SRU_ARCH_SRU3, "arch is that of the file");
+    set_metadata(im, "{\"input_size\": 3, \"hidden_size\": 2, \"use_tanh\": true}");
+    other = image_file(im);
+    m.config.dropout = 0.5f;
+    CHECK(!sru_load_bytes(&m, NULL, other.p, other.n, NULL, error), "a config given: %s", error);
+    CHECK(!m.config.use_tanh && m.config.dropout == 0.5f, "it counts in place of the metadata");
+    st_clear(&other);
     m.config.hidden_size = 3;
     error[0] = 0;
     CHECK(sru_load_bytes(&m, NULL, file.p, file.n, NULL, error) == SRU_EFILE, "another config");
@@ -1544,9 +1533,8 @@ static void test_orders(void)
                 if (i + 1 < im->n) st_text(&header, ",");
             }
             st_text(&header, "}");
-            if (at > im->n) st_clear(&header);
             st_file_of(&file, header.p, header.n, &im->data);
-            if (im->n % 5) accept_bytes("in another order", &file, NULL);
+            accept_bytes("in another order", &file, NULL);      /* 5 and 8 have no divisor */
             st_clear(&header);
             st_clear(&file);
         }
@@ -1746,7 +1734,6 @@ static void test_read_tensor(void)
     CHECK(t.shape[0] == 4 && t.shape[1] == 6 && !t.shape[2] && !t.shape[3], "the shape is told");
     t.data = values;
     CHECK(!sru_read_tensor(&t, file.p, file.n, error), "%s", error);
-    for (i = 0; i < 24 && !memcmp(values, im->data.p, 4); i++) { }
     for (i = 0; i < 24; i++) {
         st_entry e;
         memset(&e, 0, sizeof e);
@@ -2520,16 +2507,16 @@ static void test_written_config(void)
 
 static void test_own_tensors(void)
 {
-    enum { OWN = 7 };
+    enum { OWN = 7, LONGEST = 80 };
     static const char *const names[OWN] = { "embedding.weight", "a \"name\" \\ with / \x01 all",
                                             "\xf0\x9f\x98\x80", "scalar", "four", "reordered",
                                             "grouped" };
     static const size_t shapes[OWN][4] = { { 5, 3 }, { 7 }, { 1, 1 }, { 0 }, { 2, 3, 4, 5 },
                                            { 3, 8 }, { 6, 5 } };
     sru_config f = small_config(SRU_ARCH_SRU);
-    sru_model m = initial(&f, 3);
+    sru_model m = initial(&f, 3), *loaded;
     sru_tensor own[OWN], bad[2];
-    char error[SRU_ERROR_SIZE] = "";
+    char error[SRU_ERROR_SIZE] = "", longest[LONGEST + 2] = "";
     const char *path = path_of("own.safetensors");
     st_bytes file, old;
     st_file saved;
@@ -2575,8 +2562,16 @@ static void test_own_tensors(void)
     }
     st_close(&saved);
 
+    memset(longest, 'p', LONGEST);
+    longest[LONGEST] = '.';
+    CHECK(!sru_save(path_of("prefix.safetensors"), &m, longest + 1, NULL, 0, error), "%s", error);
+    loaded = sru_load(path_of("prefix.safetensors"), SRU_PLAIN, error);
+    CHECK(loaded != NULL, "a prefix of %d bytes: %s", LONGEST, error);
+    free(loaded);
+    unlink(path_of("prefix.safetensors"));
+
     /* whatever cannot be saved leaves the file that is there as it is */
-    for (i = 0; i < 19; i++) {
+    for (i = 0; i < 20; i++) {
         int n = 1;
         const char *prefix = "rnn.";
         memset(bad, 0, sizeof bad);
@@ -2600,15 +2595,13 @@ static void test_own_tensors(void)
             bad[0].shape[1] = 0;
             bad[0].interleave = 5;
             break;
-        case 13: prefix = "net"; break;                             /* sru_load() would not find */
-        case 14: prefix = "net.x"; break;
-        case 15: strcpy(bad[0].name, "rnn.norm"); break;            /* sru_load() would refuse */
-        case 16: prefix = ""; break;
-        case 17: prefix = "net.rnn_lst."; break;
-        default:
-            prefix = "a prefix that is longer than any name can be, and goes on and on, and on, and"
-                     " on, and on, and on, and on, and on, and on, and on, and on, and on, and on.";
-            break;
+        case 13: bad[0].shape[1] = 0; bad[0].transpose = 1; break;
+        case 14: prefix = "net"; break;                             /* sru_load() would not find */
+        case 15: prefix = "net.x"; break;
+        case 16: strcpy(bad[0].name, "rnn.norm"); break;            /* sru_load() would refuse */
+        case 17: prefix = ""; break;
+        case 18: prefix = "net.rnn_lst."; break;
+        default: prefix = longest; break;                           /* but for a byte more */
         }
         error[0] = 0;
         CHECK(sru_save(path, &m, prefix, bad, n, error) == SRU_EINVAL, "own tensor, case %d", i);
@@ -2639,36 +2632,6 @@ static void test_own_tensors(void)
     st_clear(&file);
     for (i = 0; i < OWN; i++) free(own[i].data);
     release(&m);
-}
-
-/* A transposed tensor of one dimension has no rows to divide by. In a process of its own. */
-static void test_own_tensor_transposed(void)
-{
-    pid_t child;
-    int result = -1;
-    fflush(stdout);
-    child = fork();
-    if (child == 0) {
-        sru_config f = small_config(SRU_ARCH_SRU);
-        sru_model m = initial(&f, 3);
-        sru_tensor t;
-        float data[5] = { 1, 2, 3, 4, 5 };
-        memset(&t, 0, sizeof t);
-        strcpy(t.name, "flat");
-        t.shape[0] = 5;
-        t.data = data;
-        t.transpose = 1;
-        _exit(sru_save(path_of("flat.safetensors"), &m, "net.", &t, 1, NULL) == SRU_EINVAL ? 0 : 1);
-    }
-    if (child < 0 || waitpid(child, &result, 0) != child) {
-        printf("skipped: there is no other process: %s\n", strerror(errno));
-        return;
-    }
-    CHECK(!WIFSIGNALED(result), "saving a flat transposed tensor ends in signal %d",
-          WTERMSIG(result));
-    CHECK(WIFSIGNALED(result) || WEXITSTATUS(result) == 0, "a flat transposed tensor is saved");
-    unlink(path_of("flat.safetensors"));
-    unlink(path_of("flat.safetensors.sru_save"));
 }
 
 static sru_status limited_save(const char *path, const sru_model *m, size_t bytes, char *error)
@@ -2934,7 +2897,7 @@ static void test_paths(void)
     release(&m);
 }
 
-/* ---- arguments that are NULL, memory that is too small --------------------------------------- */
+/* ---- arguments that are NULL ----------------------------------------------------------------- */
 
 static void test_arguments(void)
 {
@@ -2942,17 +2905,11 @@ static void test_arguments(void)
     image *im = network(&f, "");
     st_bytes file = image_file(im);
     sru_model m = initial(&f, 1), other;
-    sru_context ctx;
     sru_tensor t;
-    sru_sizes need;
-    sru_io io;
-    float x[3] = { 1, 2, 3 }, h[2];
+    float some[3];
     char error[SRU_ERROR_SIZE] = "";
     int i;
-    memset(&ctx, 0, sizeof ctx);
-    memset(&io, 0, sizeof io);
     memset(&other, 0, sizeof other);
-    ctx.error = error;
 
     CHECK(sru_load_bytes(NULL, NULL, file.p, file.n, NULL, error) == SRU_EINVAL, "no model");
     CHECK(printable(error), "no model: no sentence");
@@ -2973,134 +2930,13 @@ static void test_arguments(void)
     other = m;
     other.weights = NULL;
     CHECK(sru_get_tensor(&t, &other, 0) && !t.data, "a tensor without weights");
-
-    io.T = io.B = 1;
-    io.x = x;
-    io.h = h;
-    CHECK(sru_size(NULL, &ctx, &m, 1, 1) == SRU_EINVAL, "sru_size(): nowhere to");
-    CHECK(sru_size(&need, &ctx, NULL, 1, 1) == SRU_EINVAL, "sru_size(): no model");
-    CHECK(sru_size(&need, &ctx, &m, SIZE_MAX, SIZE_MAX) == SRU_EINVAL, "sru_size(): too much");
-    CHECK(sru_size(&need, &ctx, &m, SIZE_MAX/8, 1) == SRU_EINVAL, "sru_size(): too much");
-    CHECK(sru_forward(&ctx, NULL, &io) == SRU_EINVAL, "sru_forward(): no model");
-    CHECK(sru_forward(&ctx, &m, NULL) == SRU_EINVAL, "sru_forward(): no io");
-    CHECK(sru_forward(NULL, NULL, NULL) == SRU_EINVAL, "sru_forward(): nothing");
-    CHECK(sru_forward(&ctx, &other, &io) == SRU_EINVAL, "sru_forward(): no weights");
-    io.x = NULL;
-    CHECK(sru_forward(&ctx, &m, &io) == SRU_EINVAL, "sru_forward(): no x");
-    io.x = x;
-    io.h = NULL;
-    CHECK(sru_forward(&ctx, &m, &io) == SRU_EINVAL, "sru_forward(): no h");
-    io.h = h;
-    CHECK(!sru_forward(&ctx, &m, &io), "sru_forward(): %s", error);
-    io.T = SIZE_MAX;
-    CHECK(sru_forward(&ctx, &m, &io) == SRU_EINVAL, "sru_forward(): too much");
-    io.T = 1;
-    other = m;
-    other.config.num_layers = SRU_MAX_LAYERS + 1;
-    CHECK(sru_forward(&ctx, &other, &io) == SRU_EINVAL, "sru_forward(): too many layers");
-    CHECK(strstr(error, "num_layers") != NULL, "%s", error);
-#ifndef SRU_NO_BACKWARD
-    CHECK(sru_backward(&ctx, &m, &io) == SRU_EINVAL, "sru_backward(): no tape");
-    CHECK(sru_backward(&ctx, NULL, &io) == SRU_EINVAL, "sru_backward(): no model");
-    CHECK(sru_backward(NULL, NULL, NULL) == SRU_EINVAL, "sru_backward(): nothing");
-#endif
-    CHECK(sru_init(NULL, &f, 1) == SRU_EINVAL, "sru_init(): no weights");
-    CHECK(sru_init((float *)(uintptr_t)m.weights, NULL, 1) == SRU_EINVAL, "sru_init(): no config");
-    other = m;
-    other.type = SRU_F32;
-    CHECK(sru_pack(&ctx, NULL, x, &m) == SRU_EINVAL, "sru_pack(): no model");
-    CHECK(sru_pack(&ctx, &other, NULL, &m) == SRU_EINVAL, "sru_pack(): no weights");
-    CHECK(sru_pack(&ctx, &other, x, NULL) == SRU_EINVAL, "sru_pack(): from nothing");
-    CHECK(sru_pack(NULL, &other, x, &other) == SRU_EINVAL, "sru_pack(): packed already");
     memset(&other, 0, sizeof other);
     other.type = SRU_F16;
-    CHECK(sru_pack(&ctx, &other, x, &m) == SRU_EINVAL && !other.weights
+    CHECK(sru_pack(NULL, &other, some, &m) == SRU_EINVAL && !other.weights
           && !other.config.input_size, "sru_pack(): a type that is not offered changes the model");
     release(&m);
     st_clear(&file);
     image_free(im);
-}
-
-/* Every size of scratch memory that is too small, in memory that ends there. */
-static void test_workspace(void)
-{
-    int round;
-    for (round = 0; round < 24; round++) {
-        sru_config f = random_config();
-        sru_model plain, m;
-        char error[SRU_ERROR_SIZE] = "";
-        sru_context ctx;
-        sru_sizes need;
-        sru_io io;
-        void *packed = NULL, *tape = NULL;
-        float *x, *h, *dx, *grads;
-        const size_t T = 1 + (size_t)(test_bits() % 9), B = 1 + (size_t)(test_bits() % 4);
-        size_t work, size, k;
-        int training;
-        memset(&ctx, 0, sizeof ctx);
-        memset(&io, 0, sizeof io);
-        ctx.threads = round % 3;
-        ctx.error = error;
-        m = plain = initial(&f, 1);
-        if (round % 2) {
-            m.type = (sru_type)(1 + round % 3);
-            packed = test_alloc(weights_size(&f, m.type));
-            CHECK(!sru_pack(NULL, &m, packed, &plain), "sru_pack()");
-        }
-        CHECK(!sru_size(&need, &ctx, &m, T, B), "sru_size(): %s", error);
-        x = test_floats(T*B*(size_t)f.input_size);
-        h = test_floats(T*B*width_of(&f));
-        dx = test_floats(T*B*(size_t)f.input_size);
-        grads = (float *)test_alloc(need.weights);
-        io.T = T;
-        io.B = B;
-        io.x = x;
-        io.h = io.grads = NULL;
-        io.h = h;
-        io.dh = h;
-        io.dx = dx;
-        io.grads = grads;
-        for (training = 0; training < (m.type == SRU_PLAIN ? 2 : 1); training++) {
-#ifdef SRU_NO_BACKWARD
-            if (training) break;
-#endif
-            work = training ? need.train_work : need.work;
-            /* in place it takes the most */
-            io.x = !training && f.arch != SRU_ARCH_SRUPP && !f.bidirectional
-                   && f.input_size == f.hidden_size ? h : x;
-            if (training) io.tape = tape = test_alloc(need.tape);
-            for (k = 0; k <= 40; k++) {
-                sru_status status;
-                void *block;
-                size = k < 20 ? work*k/20 : k < 40 ? work - (k - 20 < work ? k - 19 : work) : work;
-                if (!work && size) continue;
-                if (k < 40 && size >= work) continue;
-                ctx.work = block = test_alloc(size);
-                ctx.work_size = size;
-                ctx.work_used = 0;
-                error[0] = 0;
-                status = sru_forward(&ctx, &m, &io);
-#ifndef SRU_NO_BACKWARD
-                if (training && !status) {
-                    /* backward may overwrite the tape, and dh is its own here */
-                    status = sru_backward(&ctx, &m, &io);
-                }
-#endif
-                CHECK(status == (size < work ? SRU_ENOMEM : SRU_OK),
-                      "%lu bytes of %lu, training %d: status %d: %s", (unsigned long)size,
-                      (unsigned long)work, training, (int)status, error);
-                CHECK(!status || printable(error), "too little memory, and no sentence");
-                free(block);
-            }
-        }
-        free(tape);
-        free(x);
-        free(h);
-        free(dx);
-        free(grads);
-        free(packed);
-        release(&plain);
-    }
 }
 
 int main(int argc, char **argv)
@@ -3136,13 +2972,11 @@ int main(int argc, char **argv)
     test_training_goes_on();
     test_written_config();
     test_own_tensors();
-    test_own_tensor_transposed();
     test_full_disk();
     test_pipe();
     test_interrupted();
     test_paths();
     test_arguments();
-    test_workspace();
     CHECK(!rmdir(directory), "the directory '%s' is not empty", directory);
     return test_end();
 }

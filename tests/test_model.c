@@ -120,8 +120,9 @@ static const char *variant(int i, sru_config *c)
         return "layer norm after, 3 matrices";
     case 12:
         c->input_size = 6;
-        c->use_tanh = 1;
-        return "tanh";
+        c->use_tanh = c->rescale = 1;
+        c->scale_x = 1.5f;              /* not as rescale has it */
+        return "tanh, scale_x";
     case 13:
         c->no_skip_term = 1;
         return "no skip term";
@@ -848,6 +849,7 @@ static const char *type_names[] = {"PLAIN", "F32", "BF16", "Q8"};
 static int in_form(net *to, const net *from, sru_type type)
 {
     sru_context c = context(1);
+    sru_model with = from->m;
     *to = *from;
     to->m.type = type;
     if (type != SRU_PLAIN && !sru_cpu()->pack(&c, NULL, type, NULL, 1, 1)) return 0;
@@ -858,8 +860,14 @@ static int in_form(net *to, const net *from, sru_type type)
         memcpy(to->weights, from->weights, to->size.weights);
         to->m.weights = to->weights;
     } else {
-        CHECK(sru_pack(&c, &to->m, to->weights, &from->m) == SRU_OK, "%s", message);
-        CHECK(to->m.weights == to->weights && to->m.type == type, "sru_pack has made no model");
+        with.vocab_size = 1;
+        with.embedding = from->weights;
+        memset(&to->m, 0, sizeof to->m);
+        to->m.type = type;
+        CHECK(sru_pack(&c, &to->m, to->weights, &with) == SRU_OK, "%s", message);
+        CHECK(to->m.weights == to->weights && to->m.type == type && to->m.vocab_size == 1
+              && to->m.embedding == with.embedding, "sru_pack has made no model");
+        to->m.vocab_size = 0;
     }
     return 1;
 }
@@ -1054,6 +1062,42 @@ static void test_bitwise(void)
     }
 }
 
+/* What each layer's input was is saved alike in training and in inference, which goes through time
+   in chunks. */
+static void test_saved(void)
+{
+    enum { T = 2500, B = 2, KINDS = 3 };
+    static const int kinds[KINDS] = {0, 5, 18};
+    int i, l, tape;
+    for (i = 0; i < KINDS; i++) {
+        sru_config config;
+        const char *what = variant(kinds[i], &config);
+        net n = new_net(&config, 1);
+        call k = new_call(&n, T, B);
+        sru_context c = context(1);
+        sru_sizes size;
+        float *saved[2][SRU_MAX_LAYERS];
+        CHECK(sru_size(&size, &c, &n.m, T, B) == SRU_OK, "%s", message);
+        for (tape = 0; tape < 2; tape++) {
+            call other = same_call(&k);
+            for (l = 0; l < (int)n.L; l++)
+                saved[tape][l] = test_floats(T*B*naive_layer_input(&config, l));
+            other.io.saved = saved[tape];
+            if (tape) other.io.tape = test_alloc(size.tape);
+            CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s: %s", what, message);
+            end_call(&other, 0);
+        }
+        for (l = 0; l < (int)n.L; l++) {
+            CHECK(alike(saved[0][l], saved[1][l], T*B*naive_layer_input(&config, l)),
+                  "%s: another input of layer %d is saved with a tape", what, l);
+            free(saved[0][l]);
+            free(saved[1][l]);
+        }
+        end_call(&k, 1);
+        free(n.weights);
+    }
+}
+
 /* ---- Dropout -------------------------------------------------------------------------------- */
 
 /* One or two layers that pass on what they get: c = u0 = x, h = c. */
@@ -1232,9 +1276,15 @@ static void test_dropout(void)
 
 /* ---- Memory --------------------------------------------------------------------------------- */
 
+static void expect(sru_status got, sru_status want, const char *what)
+{
+    test_status(got, want, message, sizeof message, what);
+}
+
 static void test_sizes(void)
 {
-    static const sru_type types[] = {SRU_PLAIN, SRU_Q8};
+    enum { SHARES = 20 };
+    static const sru_type types[] = {SRU_PLAIN, SRU_F32, SRU_BF16, SRU_Q8};
     sru_config config;
     const size_t rows = sru_cpu()->rows, times = sizeof rows > 4 ? 4096 : 256;
     int i, j, threads;
@@ -1242,12 +1292,12 @@ static void test_sizes(void)
     for (i = 0; i < VARIANTS; i++) {
         const char *what = variant(i, &config);
         net plain = new_net(&config, 1);
-        for (j = 0; j < 2; j++) {
+        for (j = 0; j < (int)COUNT(types); j++) {
             for (threads = 1; threads <= 3; threads += 2) {
                 sru_context c = context(threads);
                 call k = new_call(&plain, 6, 5), other;
                 sru_sizes size, bare;
-                char *work;
+                size_t share;
                 net n;
                 if (!in_form(&n, &plain, types[j])) {
                     end_call(&k, 1);
@@ -1267,42 +1317,40 @@ static void test_sizes(void)
 
                 other = same_call(&k);
                 CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s: %s", what, message);
-                work = (char *)test_alloc(size.work);
-                c.work = work;
-                c.work_size = size.work;
+                c.work = test_alloc(c.work_size = size.work);
                 CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK, "%s: with %lu bytes as told: %s",
                       what, (unsigned long)size.work, message);
                 CHECK(alike(other.io.h, k.io.h, k.hs), "%s: other bits with memory given", what);
-                memset(message, 0, sizeof message);
-                c.work_size = size.work - 1;
+                free(c.work);
                 if (in_place(&n)) k.io.x = k.io.h;      /* takes the most */
-                CHECK(sru_forward(&c, &n.m, &k.io) == SRU_ENOMEM && strlen(message) > 10,
-                      "%s: %lu bytes are enough, %lu were told; \"%s\"", what,
-                      (unsigned long)c.work_size, (unsigned long)size.work, message);
+                for (share = 0; share <= SHARES; share++) {     /* too little, up to a byte */
+                    c.work_size = (size.work - 1)*share/SHARES;
+                    c.work = test_alloc(c.work_size);
+                    expect(sru_forward(&c, &n.m, &k.io), SRU_ENOMEM, what);
+                    free(c.work);
+                }
                 k.io.x = k.x;
-                free(work);
                 end_call(&other, 0);
-                if (types[j] == SRU_PLAIN) {
+                if (types[j] == SRU_PLAIN) k.io.tape = test_alloc(size.tape);
+                for (share = 0; share <= SHARES && k.io.tape; share++) {
                     sru_status first, second;
-                    work = (char *)test_alloc(size.train_work);
-                    c.work = work;
-                    c.work_size = size.train_work;
-                    k.io.tape = test_alloc(size.tape);
-                    CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK
-                          && sru_backward(&c, &n.m, &k.io) == SRU_OK,
-                          "%s: training with %lu bytes as told: %s", what,
-                          (unsigned long)size.train_work, message);
-                    c.work_size = size.train_work - 1;
+                    void *enough = test_alloc(size.train_work);
+                    c.work_size = (size.train_work - 1)*share/SHARES;
+                    c.work = test_alloc(c.work_size);
                     first = sru_forward(&c, &n.m, &k.io);
-                    c.work_size = size.train_work;
-                    sru_forward(&c, &n.m, &k.io);
-                    c.work_size = size.train_work - 1;
-                    second = sru_backward(&c, &n.m, &k.io);
+                    second = sru_backward(&c, &n.m, &k.io);     /* whatever the tape holds */
                     CHECK((first == SRU_ENOMEM || second == SRU_ENOMEM)
                           && (!first || first == SRU_ENOMEM) && (!second || second == SRU_ENOMEM),
                           "%s: %lu bytes are enough to train, %lu were told", what,
                           (unsigned long)c.work_size, (unsigned long)size.train_work);
-                    free(work);
+                    free(c.work);
+                    c.work = enough;
+                    c.work_size = size.train_work;
+                    CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK
+                          && sru_backward(&c, &n.m, &k.io) == SRU_OK,
+                          "%s: training with %lu bytes as told: %s", what,
+                          (unsigned long)size.train_work, message);
+                    free(enough);
                 }
                 end_call(&k, 1);
 
@@ -1328,12 +1376,12 @@ static void test_sizes(void)
             sru_model m;
             memset(&m, 0, sizeof m);
             variant(i ? 2 : 8, &m.config);
-            m.type = types[j];
+            m.type = types[3*j];
             CHECK(sru_size(&few, &c, &m, 64*rows, 1) == SRU_OK, "%s", message);
             CHECK(sru_size(&many, &c, &m, times*rows, 1) == SRU_OK, "%s", message);
             if (i) CHECK(many.work > few.work, "bidirectional needs no memory");
             else CHECK(many.work == few.work, "%s: %lu bytes for %lu steps, %lu for %lu",
-                       type_names[types[j]], (unsigned long)few.work, (unsigned long)(64*rows),
+                       type_names[m.type], (unsigned long)few.work, (unsigned long)(64*rows),
                        (unsigned long)many.work, (unsigned long)(times*rows));
         }
     }
@@ -1464,11 +1512,6 @@ static void test_tensors(void)
 
 /* ---- Errors --------------------------------------------------------------------------------- */
 
-static void expect(sru_status got, sru_status want, const char *what)
-{
-    test_status(got, want, message, sizeof message, what);
-}
-
 static float not_a_number(void)
 {
     uint32_t bits = 0x7fc00000;
@@ -1502,6 +1545,14 @@ static const char *bad_config(int i, sru_config *c)
     case 17: c->highway_bias = -1000;               return "highway_bias -1000";
     case 18: c->highway_bias = 80;                  return "highway_bias 80";
     case 19: c->weight_c_init = -0.5f;              return "weight_c_init -0.5";
+    case 20: c->scale_x = -1;                       return "scale_x -1";
+    case 21: c->scale_x = not_a_number();           return "scale_x NaN";
+    case 22: c->window = -1;                        return "window -1";
+    case 23: c->attention_every_n_layers = -1;      return "attention_every_n_layers -1";
+    case 24: c->attention_last_n_layers = -2;       return "attention_last_n_layers -2";
+    case 25:
+        memcpy(&c->arch, &i, sizeof c->arch);
+        return "arch 25";
     default: return NULL;
     }
 }
@@ -1511,6 +1562,7 @@ static void test_errors(void)
     const size_t huge = (size_t)-1/8;
     sru_context c = context(1);
     sru_config config;
+    sru_tensor t;
     sru_sizes size;
     sru_model m;
     sru_io io;
@@ -1530,6 +1582,7 @@ static void test_errors(void)
         expect(sru_size(&size, &c, &m, 1, 1), SRU_EINVAL, what);
         expect(sru_forward(&c, &m, &k.io), SRU_EINVAL, what);
         CHECK(sru_init(some, &config, 1) == SRU_EINVAL, "%s: sru_init", what);
+        CHECK(!sru_get_tensor(&t, &m, 0), "%s: a tensor", what);
     }
     m = n.m;
     m.config.input_size = m.config.hidden_size = 0x7fffffff;
@@ -1584,6 +1637,7 @@ static void test_errors(void)
     if (in_form(&q8, &n, SRU_Q8)) {
         expect(sru_forward(&c, &q8.m, &k.io), SRU_EINVAL, "forward with a tape on Q8");
         expect(sru_backward(&c, &q8.m, &k.io), SRU_EINVAL, "backward on Q8");
+        CHECK(!sru_get_tensor(&t, &q8.m, 0), "a tensor of Q8");
         m.type = SRU_Q8;
         expect(sru_pack(&c, &m, some, &q8.m), SRU_EINVAL, "sru_pack from Q8");
         free(q8.weights);
@@ -1764,11 +1818,7 @@ static void check_init(const sru_config *config, const char *what)
             }
         }
     }
-    if (L > 2) {        /* layers are drawn independently */
-        ptrdiff_t a = naive_find(&m, 1, naive_product(&o, 1, 1));
-        ptrdiff_t b = naive_find(&m, 2, naive_product(&o, 2, 1));
-        CHECK(memcmp(w + a, w + b, 40), "%s: layers are alike", what);
-    }
+    naive_check_drawn(what, &m);
     free(w);
     free(again);
 }
@@ -1792,6 +1842,7 @@ static void test_init(void)
         c.dropout = 0.4f;
         c.rnn_dropout = 0.2f;
         c.layer_dropout = 0.3f;
+        c.scale_x = 3;
         check_init(&c, "rescale, layer norm, dropout");
         c = base;
         c.projection_size = 50;
@@ -1891,6 +1942,7 @@ static void test_networks(void)
     test_tokens();
     test_halves();
     test_bitwise();
+    test_saved();
     if (!bf16()) test_masks();          /* these look at single numbers */
     if (!bf16()) test_dropout();
     test_sizes();

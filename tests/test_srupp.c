@@ -145,6 +145,50 @@ static REAL attention_loss(void *arg)
     return loss;
 }
 
+/* Column b of an array (steps,B,...) of so many bytes each, alone; NULL stays NULL. */
+static void *column(const void *a, size_t steps, size_t B, size_t b, size_t bytes)
+{
+    char *one = a ? (char *)test_alloc(steps*bytes) : NULL;
+    size_t i;
+    for (i = 0; i < steps && one; i++)
+        memcpy(one + i*bytes, (const char *)a + (i*B + b)*bytes, bytes);
+    return one;
+}
+
+/* Sequence b of an attention that has run, forward and backward: it has the same bits alone. */
+static void check_alone(const sru_context *c, const sru_attention *whole, size_t b)
+{
+    const size_t T = whole->T, B = whole->B, P = whole->P, S = whole->M + T;
+    sru_attention s = *whole;
+    void *had[9] = {
+        column(s.q, T, B, b, P*4), column(s.kv, S, B, b, 2*P*4), column(s.dout, T, B, b, P*4),
+        column(s.mask_pad, T, B, b, 1), column(s.memory_mask_pad, s.M, B, b, 1),
+        column(s.o, T, B, b, P*4), column(s.a, T, B, b, P*4), column(s.dq, T, B, b, P*4),
+        column(s.dkv, S, B, b, 2*P*4)
+    };
+    size_t i;
+    s.B = 1;
+    s.q = (float *)had[0];
+    s.kv = (float *)had[1];
+    s.dout = (float *)had[2];
+    s.mask_pad = (uint8_t *)had[3];
+    s.memory_mask_pad = (uint8_t *)had[4];
+    s.o = test_floats(T*P);
+    s.a = test_floats(T*P);
+    s.lse = test_floats((size_t)s.H*T);
+    s.dq = test_floats(T*P);
+    s.dkv = test_floats(S*2*P);
+    s.dalpha = NULL;
+    CHECK(c->op->attention_forward(c, &s) == SRU_OK, "%s", c->error);
+    CHECK(c->op->attention_backward(c, &s) == SRU_OK, "%s", c->error);
+    CHECK(!memcmp(s.o, had[5], T*P*4) && !memcmp(s.a, had[6], T*P*4)
+          && !memcmp(s.lse, whole->lse + b*(size_t)s.H*T, (size_t)s.H*T*4)
+          && !memcmp(s.dq, had[7], T*P*4) && !memcmp(s.dkv, had[8], S*2*P*4),
+          "T %d M %d: sequence %d has other bits alone", (int)T, (int)s.M, (int)b);
+    for (i = 0; i < 9; i++) free(had[i]);
+    free(s.o); free(s.a); free(s.lse); free(s.dq); free(s.dkv);
+}
+
 /* The naive backward by finite differences, then the library by the naive one. */
 static void run_attention_case(const attention_case *k, int check_naive)
 {
@@ -167,9 +211,10 @@ static void run_attention_case(const attention_case *k, int check_naive)
     test_fill(dout, n, 1);
     test_fill(bias, k->T*S, 1);
     for (i = 0; i < k->T*S; i++)
-        if (test_bits() % 5 == 0) bias[i] = -INFINITY;
+        if (test_bits() % 5 == 0) bias[i] = i % 2 ? -INFINITY : -2e30f;
     for (i = 0; i < k->T*S; i++) bias[i] += (float)(k->climb*(int)(i % S/64));
-    for (i = 0; i < S && k->bias; i++) bias[i] = -INFINITY;     /* the first query sees nothing */
+    /* the first query sees nothing */
+    for (i = 0; i < S && k->bias; i++) bias[i] = i % 2 ? -INFINITY : -3e38f;
 
     c.op = sru_cpu();
     c.seed = 5;
@@ -270,9 +315,11 @@ static void run_attention_case(const attention_case *k, int check_naive)
         CHECK(k->plain || fabs((double)dalpha - (double)wide_dalpha) < 2e-6*(double)n,
               "dalpha is %g, should be %g", (double)dalpha, (double)wide_dalpha);
     }
-    if (k->bias && !k->plain)
-        CHECK(o[0] == q[0], "a query that sees nothing gives %g, not %g", (double)o[0],
-              (double)q[0]);
+    if (k->bias)
+        CHECK(o[0] == (k->plain ? 0 : q[0]) && a[0] == 0 && lse[0] == 0,
+              "a query that sees nothing, of %g, gives %g, %g, %g", (double)q[0], (double)o[0],
+              (double)a[0], (double)lse[0]);
+    if (k->dropout == 0) check_alone(&c, &s, k->B - 1);
     free(q); free(kv); free(dout); free(bias); free(o); free(a); free(lse); free(dq); free(dkv);
     free(first); free(pad); free(memory_pad); free(dropped);
     free((REAL *)(uintptr_t)p.q); free((REAL *)(uintptr_t)p.kv); free((REAL *)(uintptr_t)p.dout);
@@ -588,6 +635,7 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
     for (b = 0; b < B; b++) {
         test_fill(state + b*n.state, S, 1);
         test_fill(dstate + b*n.state, S, 1);
+        for (i = S; i < n.state; i++) state[b*n.state + i] = 0.5f;  /* rings: left alone */
     }
     p.T = T;
     p.B = B;
@@ -651,6 +699,8 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
     memset(c.work, 0xff, n.train_work);
     CHECK(sru_backward(&c, &p.model, &io) == SRU_OK, "%s", error);
     check_slope("x", &p, (REAL *)(uintptr_t)p.x, dx, T*B*I, variant);
+    for (b = 0; b < B; b++)
+        test_constant("a ring, after training", state + b*n.state + S, n.state - S, 0.5f);
     for (b = 0; b < B; b++)
         check_slope("state", &p, (REAL *)(uintptr_t)(p.state + b*S), dstate + b*n.state, S,
                     variant);
@@ -828,6 +878,87 @@ static void test_ring_and_tape(void)
     free(io.tape); free(weights); free(x); free(h); free(tape_h);
 }
 
+/* A padded step is one of the window in training, and in inference with attn_mask or memory, though
+   these hide nothing; rings do not count it. What such calls need is measured. */
+static void test_padded_windows(void)
+{
+    enum { T = 40, B = 2, N = 17, M = 64 };
+    float *x = test_floats(T*B*N), *h = test_floats(T*B*N), *tape_h = test_floats(T*B*N);
+    float *memory = test_floats(M*B*N), *mask = test_floats(T*T), *dx = test_floats(T*B*N);
+    float *grads[2];
+    const float *memories[2];
+    float *dmemories[2] = { NULL, NULL };
+    uint8_t *pad = random_mask(T*B, 4), hidden[M*B];
+    char error[SRU_ERROR_SIZE] = "";
+    sru_context c = context(1, error);
+    sru_config f = plain_config(N, 8);
+    sru_model m;
+    sru_sizes n;
+    sru_io io;
+    void *weights;
+    int i;
+    test_fill(x, T*B*N, 2);
+    test_fill(memory, M*B*N, 2);
+    memset(hidden, 1, sizeof hidden);
+    memories[0] = memories[1] = memory;
+    f.window = 5;
+    weights = make_model(&m, &f, SRU_PLAIN, T + M, B, &n);
+    memset(&io, 0, sizeof io);
+    io.T = T;
+    io.B = B;
+    io.x = x;
+    io.mask_pad = pad;
+    io.h = tape_h;
+    io.tape = test_alloc(n.tape);
+    CHECK(sru_forward(&c, &m, &io) == SRU_OK, "%s", error);
+    for (i = 0; i < 3; i++) {
+        sru_io call = io;
+        size_t need = 0, more;
+        double off;
+        call.h = h;
+        call.tape = NULL;
+        if (i == 0) call.attn_mask = mask;
+        if (i == 1) call.memory = memories, call.memory_length = M, call.memory_mask_pad = hidden;
+        memset(h, 0, T*B*N*4);
+        c.measure = &need;
+        CHECK(sru_forward(&c, &m, &call) == SRU_OK, "%s", error);
+        more = need + 1;
+        c.measure = &more;
+        CHECK(sru_forward(&c, &m, &call) == SRU_OK && more == need + 1, "%s", error);
+        c.measure = NULL;
+        test_constant("h, measured,", h, T*B*N, 0);
+        c.work = test_alloc(need);
+        c.work_size = need - 1;
+        CHECK(sru_forward(&c, &m, &call) == SRU_ENOMEM, "%lu bytes are enough",
+              (unsigned long)c.work_size);
+        c.work_size = need;
+        CHECK(sru_forward(&c, &m, &call) == SRU_OK, "%s", error);
+        off = test_error(h, tape_h, T*B*N);
+        CHECK(i < 2 ? off < 1e-6 : off > 1e-3, "inference %d differs from training by %g", i, off);
+        free(c.work);
+        c.work = NULL;
+    }
+    /* gradients that are not wanted change no others */
+    io.memory = memories;
+    io.memory_length = M;
+    io.dh = x;
+    for (i = 0; i < 2; i++) {
+        io.dx = h;
+        io.h = tape_h;
+        io.grads = grads[i] = (float *)test_alloc(n.weights);
+        CHECK(sru_forward(&c, &m, &io) == SRU_OK, "%s", error);
+        io.dmemory = i ? NULL : dmemories;
+        dmemories[0] = test_floats(M*B*N);
+        CHECK(sru_backward(&c, &m, &io) == SRU_OK, "%s", error);
+        free(dmemories[0]);
+        if (!i) memcpy(dx, h, T*B*N*4);
+    }
+    CHECK(!memcmp(dx, h, T*B*N*4) && !memcmp(grads[0], grads[1], n.weights),
+          "other gradients without those of memory");
+    free(x); free(h); free(tape_h); free(memory); free(mask); free(dx); free(pad); free(grads[0]);
+    free(grads[1]); free(io.tape); free(weights);
+}
+
 /* Scratch memory for many sequences is enough for fewer: threads then share a ring, for which they
    need some of it. */
 static void test_fewer_sequences(void)
@@ -934,31 +1065,35 @@ static void test_dropout(void)
     free(x); free(h); free(h2); free(dx); free(dh); free(d); free(x2);
 }
 
-/* Operators that note down from which numbers dropout is drawn. */
-static uint32_t ids[64];
+/* Operators that note down from which numbers dropout is drawn, how often a place is left out, and
+   for how many places. */
+static struct { uint32_t id; float p; size_t n; } ids[64];
 static int id_count;
 
-static void note(uint32_t id)
+static void note(uint32_t id, float p, size_t n)
 {
-    if (id_count < 64) ids[id_count++] = id;
+    ids[id_count].id = id;
+    ids[id_count].p = p;
+    ids[id_count].n = n;
+    if (id_count < 63) id_count++;
 }
 
 static sru_status noting_dropout(const sru_context *c, float *y, const float *x, const float *mask,
                                  float p, uint32_t id, float beta, size_t T, size_t n)
 {
-    if (!mask && p > 0) note(id);
+    if (!mask && p > 0) note(id, p, n);
     return sru_cpu()->dropout(c, y, x, mask, p, id, beta, T, n);
 }
 
 static sru_status noting_attention(const sru_context *c, const sru_attention *s)
 {
-    note(s->id);
+    note(s->id, s->dropout, 0);
     return sru_cpu()->attention_forward(c, s);
 }
 
 static sru_status noting_attention_backward(const sru_context *c, const sru_attention *s)
 {
-    note(s->id);
+    note(s->id, s->dropout, 0);
     return sru_cpu()->attention_backward(c, s);
 }
 
@@ -966,8 +1101,12 @@ static sru_status noting_attention_backward(const sru_context *c, const sru_atte
    for units' masks, which are kept. */
 static void test_ids(void)
 {
-    enum { N = 8, L = 3 };
-    float x[N] = { 0 }, h[N], dh[N] = { 0 }, dx[N];
+    enum { T = 2, B = 3, N = 8, P = 4, L = 3 };
+    static const struct { float p; int times; size_t n; } should[] = {
+        { 0.25f, 2*L - 1, (L - 1)*B*N + L*T*B*P },      /* units, what is projected */
+        { 0.125f, L, L*B*N }, { 0.5f, L - 1, (L - 1)*T*B*N }, { 0.375f, L, 0 }
+    };
+    float x[T*B*N] = { 0 }, h[T*B*N], dh[T*B*N] = { 0 }, dx[T*B*N];
     sru_backend noting = *sru_cpu();
     uint32_t drawn[64];
     void *weights;
@@ -980,15 +1119,19 @@ static void test_ids(void)
     noting.dropout = noting_dropout;
     noting.attention_forward = noting_attention;
     noting.attention_backward = noting_attention_backward;
-    f = plain_config(N, 4);
+    f = plain_config(N, P);
     f.num_layers = L;
-    f.dropout = f.rnn_dropout = f.layer_dropout = f.attn_dropout = 0.25f;
-    weights = make_model(&m, &f, SRU_PLAIN, 1, 1, &n);
+    f.dropout = should[0].p;
+    f.rnn_dropout = should[1].p;
+    f.layer_dropout = should[2].p;
+    f.attn_dropout = should[3].p;
+    weights = make_model(&m, &f, SRU_PLAIN, T, B, &n);
     memset(&io, 0, sizeof io);
     c = context(0, NULL);
     c.op = &noting;
     c.work = test_alloc(c.work_size = n.train_work);
-    io.T = io.B = 1;
+    io.T = T;
+    io.B = B;
     io.x = x;
     io.h = h;
     io.dh = dh;
@@ -999,7 +1142,15 @@ static void test_ids(void)
     /* inputs, projections and attention of all layers, units and outputs of all but the last */
     CHECK(id_count == 3*L + 2*(L - 1), "%d dropouts", id_count);
     count = id_count;
-    memcpy(drawn, ids, sizeof drawn);
+    for (i = 0; i < count; i++) drawn[i] = ids[i].id;
+    for (k = 0; k < 4; k++) {
+        size_t places = 0;
+        int times = 0;
+        for (i = 0; i < count; i++)
+            if (ids[i].p == should[k].p) places += ids[i].n, times++;
+        CHECK(times == should[k].times && places == should[k].n, "%d times with probability %g, "
+              "for %d places", times, (double)should[k].p, (int)places);
+    }
     for (i = 0; i < count; i++)
         for (k = 0; k < i; k++) same += drawn[i] == drawn[k];
     CHECK(!same, "%d dropouts draw the same numbers as others", same);
@@ -1007,7 +1158,7 @@ static void test_ids(void)
     CHECK(sru_backward(&c, &m, &io) == SRU_OK, "sru_backward failed");
     CHECK(id_count == 3*L + L - 1, "%d dropouts in backward", id_count);
     for (i = 0; i < id_count; i++)
-        for (k = 0; k < count; k++) known += ids[i] == drawn[k];
+        for (k = 0; k < count; k++) known += ids[i].id == drawn[k];
     CHECK(known == id_count, "%d of %d dropouts draw again", known, id_count);
     free(c.work); free(io.tape); free(weights);
 }
@@ -1104,7 +1255,10 @@ static void test_errors(void)
     }
     {
         sru_attention s;
-        float q[8] = {0}, kv[16] = {0}, o[8], ring[16] = {0};
+        enum { RING = 2 + (64 + 64)*(8 + 16) };     /* of a window of 4 */
+        float q[8] = {0}, kv[16] = {0}, o[8], mask[1] = {0};
+        static float ring[RING];
+        int i;
         memset(&s, 0, sizeof s);
         s.T = s.B = 1;
         s.P = 8;
@@ -1120,10 +1274,25 @@ static void test_errors(void)
         s.ld_ring = (size_t)1 << (sizeof(size_t)*8 - 2);
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "too large"),
               "%s", error);
-        s.ld_ring = 16;
-        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "ld_ring"), "%s",
+        for (i = 0; i < 6; i++) {
+            s.ld_ring = i ? RING : RING - 1;
+            s.window = i == 1 ? 0 : 4;
+            s.M = i == 2;
+            s.attn_mask = i == 3 ? mask : NULL;
+            s.dropout = i == 4 ? 0.5f : 0;
+            CHECK(sru_cpu()->attention_forward(&c, &s) == (i < 5 ? SRU_EINVAL : SRU_OK)
+                  && strstr(error, "ld_ring"), "%d: %s", i, error);
+        }
+        s.a = s.lse = s.dq = o;
+        s.dout = q;
+        s.dkv = kv;
+        CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_EINVAL && strstr(error, "ring"), "%s",
               error);
         s.ring = NULL;
+        s.dropout = 1;
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "dropout"), "%s",
+              error);
+        s.dropout = 0;
         s.q = NULL;
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "NULL"), "%s",
               error);
@@ -1177,6 +1346,7 @@ static void run_all(void)
     test_stacks();
     test_streaming();
     test_ring_and_tape();
+    test_padded_windows();
     test_fewer_sequences();
     test_dropout();
     test_ids();
@@ -1227,6 +1397,7 @@ static void test_init(void)
         }
     }
     CHECK(matrices == 8, "there are %d matrices", matrices);
+    naive_check_drawn("SRU++", &m);
     free(w);
 }
 
