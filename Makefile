@@ -29,7 +29,7 @@ peers: build/bench build/charlm  ## measure beside torch, onnxruntime, OpenBLAS 
 	bench/setup
 	build/venv/bin/python bench/peers.py $(ARGS)
 
-learning: build/charlm  ## train on FILE for SECONDS beside LSTM, GRU and the reference: the curves
+learning: build/bench build/charlm  ## train on FILE for SECONDS beside LSTM, GRU and the reference
 	bench/setup
 	build/venv/bin/python bench/learning.py "$(FILE)" --seconds $(SECONDS) $(ARGS)
 

@@ -249,8 +249,13 @@ static void make_scan(bench *c, const size_t *dim)
     c->call = call_scan;
 }
 
-/* Multiplications and additions of a query over itself and the T - 1 keys before, on average. */
-static double attention_flops(size_t T, size_t P) { return 2.0 * ((double)T + 1) * (double)P; }
+/* Multiplications and additions of a query over itself and the keys before, on average; of these W
+   at most are seen, where it is not 0. */
+static double attention_flops(size_t T, size_t W, size_t P)
+{
+    const double t = (double)T, w = (double)(W && W < T ? W : T);
+    return 4 * (w - w * (w - 1) / (2 * t)) * (double)P;
+}
 
 static void make_attention(bench *c, const size_t *dim)
 {
@@ -262,7 +267,7 @@ static void make_attention(bench *c, const size_t *dim)
     s->kv    = take_random(rows * 2 * P, 1);
     s->alpha = take_random(1, 1);
     s->o     = (float *)take(rows * P * 4);
-    c->flops = (double)rows * attention_flops(dim[0], P);
+    c->flops = (double)rows * attention_flops(dim[0], 0, P);
     c->call = call_attention;
 }
 
@@ -323,6 +328,7 @@ static void make_stream(bench *c, const size_t *d) { make_sru(c, 1, 1, d[0], d[1
 static void make_srupp(bench *c, const size_t *d)
 {
     const double D = (double)d[2], P = (double)d[3];
+    const int ring = option.window && !option.train;
     sru_config config = config_of(d[2], d[4]);
     if (d[3] > 1u << 20) fail("the network is too large");
     config.arch = SRU_ARCH_SRUPP;
@@ -331,7 +337,7 @@ static void make_srupp(bench *c, const size_t *d)
     config.causal = 1;
     config.window = option.window;
     c->flops = 2*D*P + 2*P*2*P + 2*P*3*D
-             + (option.window ? 4.0*option.window*P : attention_flops(d[0], d[3]));
+             + (ring ? 4.0*option.window*P : attention_flops(d[0], (size_t)option.window, d[3]));
     make_network(c, config, d[0], d[1], option.train);
 }
 
@@ -410,12 +416,13 @@ static void measure(bench *c, double ns[2])
     ns[1] = sample[0];
 }
 
-static int offered_threads(void)
+/* So many as are asked for; 0: as many as there are. */
+static int offered_threads(int asked)
 {
 #if defined(_OPENMP) && !defined(SRU_CUDA)
-    return omp_get_max_threads();
+    return asked ? asked : omp_get_max_threads();
 #else
-    return 1;
+    return (void)asked, 1;
 #endif
 }
 
@@ -447,7 +454,7 @@ static double run(const char *text, int threads)
     snprintf(label, sizeof label, "%s%s", text, option.words);
     memset(&c, 0, sizeof c);
     c.ctx = context();
-    c.ctx.threads = threads ? threads : offered_threads();
+    c.ctx.threads = offered_threads(threads);
     c.ctx.error = error;
     k->make(&c, dim);
     c.ctx.measure = &need;
@@ -593,7 +600,8 @@ int main(int argc, char **argv)
         return finish();
     }
     threads[0] = option.threads ? 0 : 1;
-    threads[1] = option.threads ? option.threads : offered_threads() > 1 ? offered_threads() : 0;
+    threads[1] = offered_threads(option.threads);
+    if (threads[0] == threads[1]) threads[1] = 0;
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < SET && threads[k]; i++)
             if (takes_options(kind_of(set[i]))) rates[k][i] = run(set[i], threads[k]);

@@ -123,9 +123,10 @@ class Trainer:
 
 
 def progress(name, share, seconds, characters, validation):
-    print("\r%-24s %3.0f %%  %.2f million characters, %.0f a second  validation %.3f  %.0f s left "
-          % (name, 100*share, 1e-6*characters, characters/seconds, validation,
-             seconds*(1 - share)/share), end="", flush=True)
+    # one row of a terminal of 80 columns: \r goes back over no more
+    print("\r%-24.24s %3.0f %%  %.0f a second  validation %.3f  %.0f s left "
+          % (name, 100*share, characters/seconds, validation, seconds*(1 - share)/share), end="",
+          flush=True)
 
 
 def places(n, step):
@@ -179,6 +180,8 @@ def updates_at_limit(options, seconds, threads, out):
     """How many updates charlm could make if its products took no longer than multiplications and
     additions in registers do, its scans no longer than their arithmetic, and all else no time."""
     import peers
+    if {"--arch", "--type", "--batch", "--length"} & set(options):
+        sys.exit("learning.py: --limit is that of an SRU in float32, of batches as they are")
     D, L = (int(options[options.index(name) + 1]) if name in options else usual
             for name, usual in zip(("--hidden", "--layers"), CHARLM))
     V, rows = 256, BATCH*LENGTH
@@ -202,7 +205,7 @@ def charlm(options, path, seconds, threads, csv_path):
         rate = float(speed.group(1)) if speed else rate
         test = float(last.group(1)) if last else test
         if speed:
-            print("\r%-24s %s" % (name, line.strip()), end="", flush=True)
+            print(("\r%-24.24s %s" % (name, line.strip()))[:80], end="", flush=True)
     print()
     if run.wait() or test is None:
         sys.exit("charlm failed")

@@ -235,9 +235,10 @@ int main(int argc, char **argv)
         repeat = of_registers[at].repeat;
     }
     if (threads < 1 || !(call ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
+        const int asked = argc == 2 && !strcmp(argv[1], "--help");
         fputs("peak flops|tile|gates|weights|whole|half|start THREADS SECONDS | "
-              "copy|read THREADS SECONDS BYTES: see peak.c\n", stderr);
-        return 1;
+              "copy|read THREADS SECONDS BYTES: see peak.c\n", asked ? stdout : stderr);
+        return !asked;
     }
     memory = (char *)malloc(64 + 2*bytes*(size_t)threads);
     if (!memory) return 1;

@@ -409,12 +409,15 @@ def measure_memory(contestants, progress):
         progress.show("memory, " + name)
         if library in contestants.missing:
             continue
-        fresh = Library(library, contestants.environment)   # which has not kept any
-        for T in (1, 1) + MEMORY_T:
-            grown = fresh.ask(case=case % T, threads=1, memory=True)["bytes"]
-            if T > 1:
-                rows.append((name, T, grown))
-        fresh.close()
+        try:
+            fresh = Library(library, contestants.environment)   # which has not kept any
+            for T in (1, 1) + MEMORY_T:
+                grown = fresh.ask(case=case % T, threads=1, memory=True)["bytes"]
+                if T > 1:
+                    rows.append((name, T, grown))
+            fresh.close()
+        except (RuntimeError, OSError) as e:
+            print("\nmemory without %s, which %s" % (name, e))
         progress.done += 1
     return rows
 

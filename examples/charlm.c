@@ -516,12 +516,19 @@ static double schedule(double share)
     return 0.5 + 0.5*cos(acos(-1)*(share - WARM_UP)/(1 - WARM_UP));
 }
 
-static void show(const trainer *t, const char *before, const char *after)
+/* What does not stay is one row of a terminal of 80 columns: \r goes back over no more. */
+static void show(const trainer *t, const char *before, int stays)
 {
-    double elapsed = now() - t->start, characters = (double)t->ctx.step*(double)t->b.rows;
-    printf("%s%3.0f %%  %.2f million characters, %.0f a second  training %.3f  validation %.3f  "
-           "%.0f s left %s", before, 100*t->share, 1e-6*characters, characters/elapsed,
-           t->sum/t->n, t->bits, elapsed*(1 - t->share)/t->share, after);
+    const double elapsed = now() - t->start, characters = (double)t->ctx.step*(double)t->b.rows;
+    const double rate = characters/elapsed, share = t->share;
+    const double left = interrupted ? 0 : elapsed*(1 - share)/share;
+    if (stays)
+        printf("%s%3.0f %%  %.2f million characters, %.0f a second  training %.3f  "
+               "validation %.3f  %.0f s left \n", before, 100*share, 1e-6*characters, rate,
+               t->sum/t->n, t->bits, left);
+    else
+        printf("%s%3.0f %%  %.0f characters a second  training %.3f  %.0f s left ", before,
+               100*share, rate, t->sum/t->n, left);
     fflush(stdout);
 }
 
@@ -563,20 +570,22 @@ static void run(trainer *t, const corpus *text, const options *o)
             (t->share - t->last >= VALIDATE && t->n*(double)t->b.rows >= BETWEEN)) {
             validate(t, text, o->model);
             check_bits(t->bits, o);
-            show(t, terminal ? "\r" : "", "\n");
+            show(t, terminal ? "\r" : "", 1);
             t->sum = t->n = 0;
         } else if (terminal && now() - shown > 0.2) {
-            show(t, "\r", "");
+            show(t, "\r", 0);
             shown = now();
         }
     }
 }
 
-static void draw(const char *csv, const char *picture)
+static void draw(FILE *curve, const char *csv, const char *picture)
 {
     FILE *gnuplot = NULL;
     const char *why = "gnuplot cannot draw it";
-    if (strchr(csv, '\'')) why = "not drawn, for its name has a ' in it";
+    const int lost = ferror(curve);
+    if (fclose(curve) || lost) why = "which cannot be written";
+    else if (strchr(csv, '\'')) why = "not drawn, for its name has a ' in it";
     else if (system("gnuplot --version > /dev/null 2>&1")) why = "install gnuplot to have it drawn";
     else gnuplot = popen("gnuplot 2> /dev/null", "w");
     if (gnuplot)
@@ -596,6 +605,13 @@ static void print_test(const sru_context *ctx, const network *net, const corpus 
            evaluate(ctx, net, &b, text->test, text->tests, "test"));
 }
 
+/* By whatever names; what is not there is another one. */
+static int same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 static void train(const sru_context *ctx, const options *o)
 {
     const char *csv = join(o->model, ".csv"), *picture = join(o->model, ".svg");
@@ -606,7 +622,8 @@ static void train(const sru_context *ctx, const options *o)
     struct stat is;
     if (!old && errno != ENOENT) fail("%s cannot be written: %s", o->model, strerror(errno));
     if (old) fclose(old);
-    if (!strcmp(o->model, o->file)) fail("the --model would take the place of the text");
+    if (same_file(o->model, o->file) || same_file(csv, o->file) || same_file(picture, o->file))
+        fail("the --model, or its .csv or .svg, would take the place of the text");
     if (!stat(o->model, &is) && !S_ISREG(is.st_mode)) fail("%s is not a file", o->model);
     if (text.trains/(size_t)o->batch <= (size_t)o->length)
         fail("%s is too short: %zu bytes to train on are not %g parts longer than %g", o->file,
@@ -621,8 +638,7 @@ static void train(const sru_context *ctx, const options *o)
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     run(&t, &text, o);
-    fclose(t.curve);
-    draw(csv, picture);
+    draw(t.curve, csv, picture);
     if (t.best >= 8) save(&t.ctx, &t.far, o->model);    /* never better than who knows nothing */
 
     best = load(ctx, o->model, 0);
@@ -656,7 +672,7 @@ static void sample(const sru_context *ctx, const options *o)
     batch b = new_batch(ctx, &net, 1, 1);
     b.token[0] = '\n';              /* as at the beginning of a line */
     predict(ctx, &net, &b);
-    while (*prime || left) {
+    while ((*prime || left) && !ferror(stdout)) {
         if (*prime) b.token[0] = (unsigned char)*prime++;
         else {
             check(ctx->op->copy(ctx, logits, b.logits, sizeof logits));

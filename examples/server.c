@@ -93,7 +93,9 @@ int main(int argc, char **argv)
     answer = calloc(CLIENTS*N, 4);
 
     pthread_t thread[THREADS];
-    for (int i = 0; i < THREADS; i++) pthread_create(&thread[i], NULL, serve, NULL);
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&thread[i], NULL, serve, NULL))
+            return fprintf(stderr, "a thread cannot be started\n"), 1;
     for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
 
     int same = 0;

@@ -184,11 +184,36 @@ check "a name with ' is no reason to install gnuplot"       [ "$(grep -c install
 
 # output that cannot be written
 if [ -w /dev/full ]; then
+    ln -s /dev/full full.csv
+    (export -f train; export charlm; timeout 60 bash -c 'train --steps 3 --model full' > full.txt)
+    check "a curve that cannot be written is no failure" ends_with_test full.txt
+    check "it says so"                  grep -q "curve: full.csv (.*written" full.txt
+    timeout 20 "$charlm" sample one.safetensors --length 1000000000 > /dev/full 2> err
+    check "charlm sample ends where nothing can be written" [ $? = 1 ]
     for command in "eval one.safetensors text" "sample one.safetensors --length 9" --help; do
         "$charlm" $command > /dev/full 2> err
         check "charlm $command: exit status without output" [ $? = 1 ]
         check "charlm $command: it says so"                 grep -q written err
     done
+fi
+
+# what it writes does not take the place of the text, whatever its name
+for text in same same.csv same.svg; do cp text $text; done
+ln -s same.csv link
+for text in ./same same.csv same.svg link; do
+    refuses "the place of the text"     train $text --model same --steps 1
+done
+for text in same same.csv same.svg; do check "$text is as it was" cmp text $text; done
+
+# on a terminal a row of progress takes the place of the one before, if it is no longer than 79
+if [ -n "$(script -qec 'echo works' /dev/null 2> /dev/null < /dev/null)" ]; then
+    script -qec "'$charlm' train text --hidden 48 --seconds 2 --model rows" /dev/null > rows.txt \
+        < /dev/null
+    check "rows of progress are there, and short" awk 'BEGIN { RS = "\r" }
+        NR > 1 && !/^\n/ { rows++; if (length(row) > 79) bad = 1 } { row = $0 }
+        END { exit bad || rows < 3 }' rows.txt
+else
+    echo "skipped: progress on a terminal, for script is not there"
 fi
 
 # help

@@ -47,6 +47,9 @@ for source in examples/*.c bench/bench.c; do
     done
     if grep -q argv $source; then check "--help" $program --help; fi
 done
+check "peak" make build/peak
+check "--help" build/peak --help
+check "learning.py has what it runs" sh -c 'make -n -W sru.h learning | grep bench/bench.c'
 if have python3; then                   # which need not have torch for it
     for program in bench/learning.py bench/peers.py bench/peers_cuda.py bench/sweep.py \
                    tests/pytorch/compare.py; do
@@ -195,6 +198,12 @@ for run in "linear 10 20 30" "scan 5 2 20" "layer 5 2 20 2" "train 5 2 20 2" "st
 done
 check "bench" build/bench linear 10 20 30 --type q8 --seconds 0 --json
 check "its case has its options" grep -q '"case": "linear 10 20 30 --type q8"' $dir/before.txt
+for window in "" "--window 1000"; do    # of which it sees 9 in training
+    check "bench" build/bench srupp 9 2 16 8 2 --train $window --seconds 0 --json
+    tr -d , < $dir/log.txt | sed 's/.*"ns": \([^ ]*\).*"gflops": \([^ ]*\).*/\1 \2/'
+done > $dir/flops.txt
+check "a window counts no more than there is" awk '{ flops = $1*$2; off = flops/last - 1 }
+    NR > 1 && (off > 0.01 || off < -0.01) { exit 1 } { last = flops }' $dir/flops.txt
 check "bench, all cases" build/bench --seconds 0 --threads 1
 refused build/bench linear 10 20
 refused build/bench linear 10 20 0
