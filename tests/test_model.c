@@ -1030,7 +1030,7 @@ static void test_bitwise(void)
     }
     /* more rows than are computed at a time, wider than a block of units, deeper than a panel */
     variant(0, &config);
-    test_bits_of(&config, "long", 1100, 1);
+    test_bits_of(&config, "long", 4200, 1);
     variant(18, &config);
     test_bits_of(&config, "long, input projected first", 301, 5);
     variant(20, &config);
