@@ -235,6 +235,8 @@ def draw(results, seconds, threads, path, out):
 
 
 def main(o):
+    if not os.path.isfile(o.file):
+        sys.exit("learning.py: there is no file '%s'" % o.file)
     o.file, o.out = os.path.abspath(o.file), os.path.abspath(o.out)
     os.chdir(os.path.dirname(HERE))
     os.makedirs(o.out, exist_ok=True)

@@ -28,6 +28,7 @@ int main(int argc, char **argv)
     const char *text = argc > 1 ? argv[1] : "sru.h", *path = argc > 2 ? argv[2] : NULL;
     if (!strcmp(text, "--help")) return puts("train [TEXT [MODEL.safetensors, to write]]"), 0;
 
+    if (path && !strcmp(path, text)) return fprintf(stderr, "MODEL must not be TEXT\n"), 1;
     FILE *f = fopen(text, "rb");
     if (!f || fseek(f, 0, SEEK_END)) return perror(text), 1;
     const long stream = ftell(f) / B;

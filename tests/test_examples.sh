@@ -148,6 +148,7 @@ refused build/train $dir/no-such-file
 refused build/train $dir
 refused build/train sru.h $dir
 refused build/train sru.h $dir/no-such-folder/model
+refused build/train $dir/train.safetensors $dir/train.safetensors
 
 # ---- in a browser, as far as Node.js is one ------------------------------------------------------
 
