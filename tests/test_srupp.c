@@ -189,6 +189,18 @@ static void check_alone(const sru_context *c, const sru_attention *whole, size_t
     free(s.o); free(s.a); free(s.lse); free(s.dq); free(s.dkv);
 }
 
+/* The arrays of attention's results, and of the gradients. */
+static void put_results(sru_attention *s, float *o, float *a, float *lse, const float *dout,
+                        float *dq, float *dkv)
+{
+    s->o = o;
+    s->a = a;
+    s->lse = lse;
+    s->dout = dout;
+    s->dq = dq;
+    s->dkv = dkv;
+}
+
 /* The naive backward by finite differences, then the library by the naive one. */
 static void run_attention_case(const attention_case *k, int check_naive)
 {
@@ -278,12 +290,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     s.mask_pad = p.mask_pad;
     s.memory_mask_pad = p.memory_mask_pad;
     s.attn_mask = k->bias ? bias : NULL;
-    s.o = o;
-    s.a = a;
-    s.lse = lse;
-    s.dout = dout;
-    s.dq = dq;
-    s.dkv = dkv;
+    put_results(&s, o, a, lse, dout, dq, dkv);
     for (threads = 1; threads <= 6; threads += threads < 3 ? 1 : 3) {
         double eo, eq, ekv, limit = k->climb ? 1e-5 : 1e-6;     /* scores of 100 are 4e-6 off */
         c.threads = threads;
@@ -391,12 +398,7 @@ static void test_attention_saturated(void)
     s.q = q;
     s.kv = kv;
     s.alpha = &alpha;
-    s.o = o;
-    s.a = a;
-    s.lse = lse;
-    s.dout = dout;
-    s.dq = dq;
-    s.dkv = dkv;
+    put_results(&s, o, a, lse, dout, dq, dkv);
     for (s.T = 1; s.T <= T; s.T += 9) {
         double most = 0;
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
