@@ -122,10 +122,10 @@ typedef struct sru_config {
     int      bidirectional;                 /* 1: N = 2 D */
     int      projection_size;               /* P > 0: a layer's W = W1 W0 through P units (in 2.x
                                                only where both are wider); SRU++: required, the
-                                               width of attention */
+                                               width of attention, its proj_size */
     int      projection_sizes[SRU_MAX_LAYERS]; /* P of each layer; 0 means projection_size */
-    int      layer_norm;                    /* 1: of what each layer multiplies, not of its skip
-                                               term */
+    int      layer_norm;                    /* 1: of what each layer multiplies, so not of its skip
+                                               term, unless that is multiplied, too (K = 4) */
     int      normalize_after;               /* 1: layer_norm, if it is 1, of the outputs instead */
     int      use_tanh;                      /* 1: g = tanh, otherwise g(c) = c */
     int      no_skip_term;                  /* 1: has_skip_term=False, h = r*g(c) */
@@ -233,7 +233,8 @@ typedef struct sru_io {
                                        than -1e30, hides; or NULL. Each layer that attends must have
                                        memory then, or M be 0 */
     float *const  *saved;           /* L pointers to (T,B,width): out, the inputs of each layer, for
-                                       the memory of a later call; or NULL, as may be each */
+                                       the memory of a later call, not that of this one; or NULL, as
+                                       may be each */
 
     void          *tape;            /* sru_sizes.tape bytes, of sru_size() for T + M steps: what the
                                        backward of the same call needs, and uses up. Not NULL means
@@ -250,11 +251,13 @@ typedef struct sru_io {
     const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise where layer_dropout is not 0 */
 
     const float   *dh;              /* (T,B,N)   From here on: backward */
-    float         *dx;              /* (T,B,I) out, not dh, if there is x; NULL: not wanted */
+    float         *dx;              /* (T,B,I) out, not dh nor x, if there is x; NULL: not
+                                       wanted */
     float         *dembedding;      /* (V,I) added to; NULL: not wanted */
     float         *dstate;          /* (B,S) in: of the state after, out: of the state before; NULL:
                                        0 and not wanted, that is truncated back-propagation */
-    float *const  *dmemory;         /* as memory, out; or NULL, as may be each */
+    float *const  *dmemory;         /* as memory, out; or NULL, as may be each. No earlier backward
+                                       takes them: what it saved is constant here */
     float         *grads;           /* as SRU_PLAIN weights, added to; NULL: not wanted */
 } sru_io;
 
@@ -279,7 +282,8 @@ typedef struct sru_sizes {
    operator that you call with the same scratch memory. */
 SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, size_t T, size_t B);
 
-/* Initial SRU_PLAIN weights, drawn as the reference draws them. SRU_EINVAL: sru_size() says why. */
+/* Initial SRU_PLAIN weights, drawn as the reference draws them. As there, SRU++'s alpha is 0: what
+   is attended to counts for nothing before a training. SRU_EINVAL: sru_size() says why. */
 SRUDEF sru_status sru_init(float *weights, const sru_config *, uint64_t seed);
 
 /* The weights of `from` (SRU_PLAIN) in the form to->type; `to` becomes a model on them, and is left
@@ -323,11 +327,12 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, 
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
 /* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
-   its embedding is. prefix: NULL, "", or up to 80 bytes, the last of them '.', without "rnn_lst.".
-   The file is at first path.sru_save, so that an older one stays whole until it is complete; then
-   it takes the place of what is at path, be it a link or a device. So no two calls may save to one
-   path at a time. Names are UTF-8. Those of your own tensors must not begin with the prefix: what
-   stands behind it and is not the network's would be refused when it is loaded. What the reference
+   its embedding is; another network wants a file of its own. prefix: NULL, "", or up to 80 bytes,
+   the last of them '.', without "rnn_lst.". The file is at first path.sru_save, so that an older
+   one stays whole until it is complete; then it takes the place of what is at path, be it a link or
+   a device. So no two calls may save to one path at a time. Names are UTF-8. Those of your own
+   tensors must not begin with the prefix: what stands behind it and is not the network's would be
+   refused when it is loaded. What the reference
    has no arguments for stands beside config in the metadata, for sru_load() alone: scale_x,
    layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1, rnn_dropout. A network
    of different projection_sizes loads there only as SRU of 3.0-dev. */
