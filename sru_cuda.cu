@@ -763,70 +763,89 @@ __global__ void attention_output_backward_kernel(const sru_attention s, float *d
     dots[head*s.T + t] = dot;
 }
 
-/* Attention through rings, step after step. A ring is [place | keys before], then C slots of a key
-   and a value (2,P). A block has a head of a sequence; scores (B*H, window) is scratch memory. */
-__global__ void __launch_bounds__(ATTEND)
-ring_kernel(const sru_attention s, size_t C, float scale, float *scores)
+/* Attention through rings: of each sequence [place | keys before], then C slots of a key and a value
+   (2,P). A block has a head of a sequence and one of the steps from t0 on; keys of these steps are
+   still in kv, earlier ones in slots. scores (steps, B*H, window) is scratch memory. */
+enum { RING = 1024, RING_STEPS = 128 };     /* threads of a block; steps at a time, at most */
+
+__global__ void __launch_bounds__(RING)
+ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scores)
 {
-    __shared__ float shared[WARP];
+    __shared__ unsigned char steps[RING_STEPS];     /* those that are not padded, until this one */
+    __shared__ float shared[WARP], sums[RING];
     const size_t H = (size_t)s.H, hd = s.P/H, b = blockIdx.x/H, h = blockIdx.x%H;
-    const size_t lane = threadIdx.x%WARP;
-    float *ring = s.ring + b*s.ld_ring, *slots = ring + 2 + h*hd;
-    size_t place = (size_t)ring[0], before = (size_t)ring[1];
-    scores += blockIdx.x*s.window;
-    for (size_t t = 0; t < s.T; t++) {
-        const size_t row = t*s.B + b;
-        const float *q = s.q + row*s.P + h*hd, *kv = s.kv + row*2*s.P + h*hd;
-        float most = -INFINITY, sum = 0;
-        if (s.mask_pad && s.mask_pad[row]) continue;
-        for (size_t j = threadIdx.x; j < hd; j += ATTEND) {
-            slots[place*2*s.P + j] = kv[j];
-            slots[place*2*s.P + s.P + j] = kv[s.P + j];
-        }
-        __syncthreads();
-        const size_t keys = before + 1, first = place + (before > place ? C : 0) - before;
-        auto slot_of = [=](size_t i) { return first + i - (first + i < C ? 0 : C); };
-        for (size_t i = threadIdx.x/WARP; i < keys; i += ATTEND/WARP) {     /* a warp has a key */
-            const float *key = slots + slot_of(i)*2*s.P;
-            float dot = 0;
-            for (size_t j = lane; j < hd; j += WARP) dot = fmaf(q[j], key[j], dot);
-            dot = warp_sum(dot)*scale;
-            if (lane == 0) scores[i] = dot;
-            most = fmaxf(most, dot);
-        }
-        most = over_block<warp_max>(most, -INFINITY, shared);
-        for (size_t i = threadIdx.x; i < keys; i += ATTEND) {
-            scores[i] = expf(scores[i] - most);
-            sum += scores[i];
-        }
-        sum = over_block<warp_sum>(sum, 0, shared);
-        for (size_t j = threadIdx.x; j < hd; j += ATTEND) {
-            const float *value = slots + s.P + j;
-            float a = 0;
-            for (size_t i = 0; i < keys; i++) a = fmaf(scores[i], value[slot_of(i)*2*s.P], a);
-            a /= sum;
-            if (s.a) s.a[row*s.P + h*hd + j] = a;
-            s.o[row*s.P + h*hd + j] = s.alpha ? fmaf(s.alpha[0], a, q[j]) : a;
-        }
-        if (s.lse && !threadIdx.x) s.lse[blockIdx.x*s.T + t] = most + logf(sum);
-        __syncthreads();                                /* scores and slots are used again */
-        place = (place + 1)%C;
-        before = keys < s.window ? keys : s.window - 1;
+    const size_t t = t0 + blockIdx.y, row = t*s.B + b, lane = threadIdx.x%WARP;
+    const float *q = s.q + row*s.P + h*hd, *kv = s.kv + (t0*s.B + b)*2*s.P + h*hd;
+    const float *ring = s.ring + b*s.ld_ring, *slots = ring + 2 + h*hd;
+    const size_t place = (size_t)ring[0], before = (size_t)ring[1];
+    size_t now = 0;
+    if (s.mask_pad && s.mask_pad[row]) return;
+    for (unsigned i = 0; i < blockIdx.y; i++) {
+        if (s.mask_pad && s.mask_pad[(t0 + i)*s.B + b]) continue;
+        if (threadIdx.x == 0) steps[now] = (unsigned char)i;
+        now++;
     }
+    if (threadIdx.x == 0) steps[now] = (unsigned char)blockIdx.y;
+    __syncthreads();
+    const size_t keys = before + now < s.window ? before + now + 1 : s.window;
+    auto key = [&](size_t i) {                      /* from the earliest to that of this step */
+        const size_t ago = keys - 1 - i, slot = place + (ago > now ? C + now - ago : 0);
+        return ago > now ? slots + (slot < C ? slot : slot - C)*2*s.P
+                         : kv + steps[now - ago]*s.B*2*s.P;
+    };
+    scores += ((size_t)blockIdx.y*gridDim.x + blockIdx.x)*s.window;
+    float most = -INFINITY, sum = 0;
+    for (size_t i = threadIdx.x/WARP; i < keys; i += RING/WARP) {       /* a warp has a key */
+        const float *k = key(i);
+        float dot = 0;
+        for (size_t j = lane; j < hd; j += WARP) dot = fmaf(q[j], k[j], dot);
+        dot = warp_sum(dot)*scale;
+        if (lane == 0) scores[i] = dot;
+        most = fmaxf(most, dot);
+    }
+    most = over_block<warp_max>(most, -INFINITY, shared);
+    for (size_t i = threadIdx.x; i < keys; i += RING) {
+        scores[i] = expf(scores[i] - most);
+        sum += scores[i];
+    }
+    sum = over_block<warp_sum>(sum, 0, shared);
+    /* Columns of values side by side; each is added up in parts, if there are threads for it. */
+    const size_t columns = hd < RING ? (hd + WARP - 1)/WARP*WARP : RING;
+    const size_t parts = RING/columns, part = threadIdx.x/columns;
+    for (size_t first = 0; first < hd; first += columns) {
+        const size_t j = first + threadIdx.x%columns, end = j < hd ? keys : 0;
+        float a = 0;
+#pragma unroll 8
+        for (size_t i = part; i < end; i += parts)
+            a = fmaf(scores[i], key(i)[s.P + j], a);
+        sums[threadIdx.x] = a;
+        __syncthreads();
+        a = 0;
+        for (size_t i = 0; i < parts; i++) a += sums[i*columns + threadIdx.x%columns];
+        __syncthreads();
+        if (part || j >= hd) continue;
+        a /= sum;
+        if (s.a) s.a[row*s.P + h*hd + j] = a;
+        s.o[row*s.P + h*hd + j] = s.alpha ? fmaf(s.alpha[0], a, q[j]) : a;
+    }
+    if (s.lse && !threadIdx.x) s.lse[blockIdx.x*s.T + t] = most + logf(sum);
 }
 
-/* Once all heads have read it, the place of each sequence moves on. */
-__global__ void ring_advance_kernel(const sru_attention s, size_t C)
+/* Once all have read it, the ring of each sequence takes the keys and values of n steps from t0. */
+__global__ void ring_advance_kernel(const sru_attention s, size_t C, size_t t0, size_t n)
 {
-    const size_t b = (size_t)blockIdx.x*blockDim.x + threadIdx.x;
-    if (b >= s.B) return;
+    const size_t b = blockIdx.x;
     float *ring = s.ring + b*s.ld_ring;
     size_t place = (size_t)ring[0], before = (size_t)ring[1];
-    for (size_t t = 0; t < s.T; t++) {
-        if (s.mask_pad && s.mask_pad[t*s.B + b]) continue;
+    for (size_t row = t0*s.B + b; row < (t0 + n)*s.B; row += s.B) {
+        if (s.mask_pad && s.mask_pad[row]) continue;
+        for (size_t j = threadIdx.x; j < 2*s.P; j += blockDim.x)
+            ring[2 + place*2*s.P + j] = s.kv[row*2*s.P + j];
         place = (place + 1)%C;
         before = before + 1 < s.window ? before + 1 : s.window - 1;
     }
+    __syncthreads();
+    if (threadIdx.x) return;
     ring[0] = (float)place;
     ring[1] = (float)before;
 }
@@ -1570,19 +1589,32 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
                                     P(s->dalpha)});
 }
 
+/* Scores of a query: of a head, or through rings of all; and queries at a time, at most. */
+size_t scores_of_query(const sru_attention *s)
+{
+    return s->B*(s->ring ? (size_t)s->H*s->window : s->M + s->T);
+}
+
+size_t most_queries(const sru_attention *s)
+{
+    return s->ring && s->T > RING_STEPS ? (size_t)RING_STEPS : s->T;
+}
+
+enum { SCORES = SRU_CUDA_SCORES/2/4 };
+
 /* Queries at a time, so that their scores stay in L2. */
 size_t queries(const sru_attention *s)
 {
-    const size_t n = (size_t)SRU_CUDA_SCORES/2/4/(s->B*(s->M + s->T));
-    return n < 1 ? 1 : n < s->T ? n : s->T;
+    const size_t n = SCORES/scores_of_query(s), most = most_queries(s);
+    return n < 1 ? 1 : n < most ? n : most;
 }
 
 /* Floats of a block's scores; in a measuring call, the most that fewer steps or sequences take. */
 size_t scores_size(const sru_context *c, const sru_attention *s)
 {
-    const size_t query = s->B*(s->M + s->T), some = (size_t)SRU_CUDA_SCORES/2/4;
-    if (!c->measure || queries(s) == s->T) return queries(s)*query;
-    return some > query ? some : query;
+    const size_t query = scores_of_query(s);
+    if (!c->measure || queries(s) == most_queries(s)) return queries(s)*query;
+    return SCORES > query ? (size_t)SCORES : query;
 }
 
 /* Calls body for each head and block of queries, with what these see. */
@@ -1633,16 +1665,20 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
     if (!s->T || !s->B) return SRU_OK;
     if (!s->o) return fail(ctx, SRU_EINVAL, "%s: o must not be NULL", name);
     return run(ctx, name, [=](sru_context *c) -> sru_status {
-        const size_t heads = s->B*(size_t)s->H, hd = s->P/(size_t)s->H, n = s->T*s->B*s->P;
-        float *scores = take<float>(c, s->ring ? heads*s->window : scores_size(c, s));
+        const size_t hd = s->P/(size_t)s->H, n = s->T*s->B*s->P;
+        float *scores = take<float>(c, scores_size(c, s));
         float *a = s->a ? s->a : s->o;
         if (!scores) return no_memory(c, name);
         if (c->measure) return SRU_OK;
         if (s->ring) {
-            const size_t C = ring_slots(s->window);
-            TRY(launch(c, name, ring_kernel, heads, 1, ATTEND, *s, C,
-                       (float)(1/sqrt((double)hd)), scores));
-            return launch(c, name, ring_advance_kernel, ceil_div(s->B, 64), 1, 64, *s, C);
+            const size_t C = ring_slots(s->window), most = queries(s);
+            for (size_t t = 0; t < s->T; t += most) {
+                const size_t steps = s->T - t < most ? s->T - t : most;
+                TRY(launch(c, name, ring_kernel, s->B*(size_t)s->H, steps, RING, *s, C, t,
+                           (float)(1/sqrt((double)hd)), scores));
+                TRY(launch(c, name, ring_advance_kernel, s->B, 1, 256, *s, C, t, steps));
+            }
+            return SRU_OK;
         }
         TRY(each_block(c, s, [&](const seen &k) -> sru_status {
             TRY(gemm(c, name, scores_of(k, scores, false), head_of(s, s->q, k.h, k.t0),

@@ -34,6 +34,10 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#if !defined(__clang__)
+#pragma GCC optimize("no-thread-jumps")     /* which makes of one barrier two, at two places */
+#endif
+
 #if defined(__SANITIZE_THREAD__)
 extern "C" {
 void *__tsan_create_fiber(unsigned);
