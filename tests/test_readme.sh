@@ -50,7 +50,7 @@ END
 done
 check "README.md has a whole program" grep -q 'int main(' $dir/line-*.c
 
-for target in $(sed -n '/^```sh$/,/^```$/p; s/.*`\(make [a-z-]*\)`.*/\1/p' README.md |
+for target in $({ sed -n '/^```sh$/,/^```$/p' README.md; grep -o '`make [a-z-]*`' README.md; } |
                 grep -o 'make [a-z/-]*' | sort -u | sed 's/make //'); do
     check "README.md: make $target is a target" make -n $target
 done
