@@ -79,7 +79,6 @@ class Torch:
 
     def lstm(self, T, B, D, L): return self.infer(self.torch.nn.LSTM(D, D, L), T, B, D)
     def gru(self, T, B, D, L): return self.infer(self.torch.nn.GRU(D, D, L), T, B, D)
-    def lstm_step(self, D, L): return self.step(self.torch.nn.LSTM(D, D, L), D)
     def lstm_train(self, T, B, D, L, **how):
         return self.train(self.torch.nn.LSTM(D, D, L), T, B, D, **how)
 

@@ -71,7 +71,6 @@ typedef struct st_entry {
 typedef struct st_file {
     st_entry *entry;
     int       n;
-    int       has_metadata;
     char      module[64], config[ST_TEXT], layer_dropout[64];
     size_t    data_at;              /* where the data start */
     char      fault[256];
@@ -197,7 +196,6 @@ static inline size_t st_dtype_bytes(const char *dtype)
 static inline int st_metadata(st_file *f, st_cursor *c)
 {
     char key[ST_NAME], text[ST_TEXT];
-    f->has_metadata = 1;
     if (!st_take(c, '{')) return st_fail(c, "the metadata are no object");
     if (st_take(c, '}')) return 1;
     do {

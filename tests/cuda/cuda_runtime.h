@@ -606,7 +606,6 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t s)
 }
 
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return standin::synchronise(); }
-inline cudaError_t cudaDeviceSynchronize() { return standin::synchronise(); }
 
 template <class... P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 size, void **args, size_t shared,
