@@ -1,6 +1,6 @@
 """Saves an SRU for C, and runs it.
 
-    pip install sru ninja setuptools safetensors; python pytorch.py"""
+    pip install sru ninja setuptools safetensors numpy; python pytorch.py"""
 import json, sys
 path = sys.argv[1] if len(sys.argv) > 1 else "rnn.safetensors"
 if path == "--help":
