@@ -1,8 +1,9 @@
 /* How near sru_cuda.cu comes to what this GPU can do: see --help. Each case is launched many times
-   in a row between two events, on one set of arrays after the other, so that none is still in the
-   L2 cache; the time is the median of such rows. What it could be at best, the floor, is the longer
-   of moving its bytes as fast as a copy does on the same GPU, and of the chain of dependent
-   instructions in each step. */
+   in a row between two events; the time is the median of such rows. Scans and layer norms take one
+   set of arrays after the other, so that none is still in the L2 cache; products, layers and
+   attention, of which operations are counted, have one set. What it could be at best, the floor, is
+   the longer of moving its bytes as fast as a copy does on the same GPU, and of the chain of
+   dependent instructions in each step. */
 #define SRU_CUDA
 #include "../sru.h"
 #include <algorithm>
