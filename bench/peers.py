@@ -410,12 +410,12 @@ def measure_memory(contestants, progress):
         if library in contestants.missing:
             continue
         try:
-            fresh = Library(library, contestants.environment)   # which has not kept any
-            for T in (1, 1) + MEMORY_T:
-                grown = fresh.ask(case=case % T, threads=1, memory=True)["bytes"]
-                if T > 1:
-                    rows.append((name, T, grown))
-            fresh.close()
+            for T in MEMORY_T:
+                fresh = Library(library, contestants.environment)   # which has not kept any
+                for t in (1, 1, T):
+                    grown = fresh.ask(case=case % t, threads=1, memory=True)["bytes"]
+                rows.append((name, T, grown))
+                fresh.close()
         except (RuntimeError, OSError) as e:
             print("\nmemory without %s, which %s" % (name, e))
         progress.done += 1
