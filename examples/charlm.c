@@ -106,8 +106,9 @@ static const sru_backend *operators(int cuda, int bf16)
     if (cuda) op = sru_cuda_open(NULL, bf16 ? SRU_CUDA_BF16 : SRU_CUDA_FLOAT32, error);
     if (cuda && !op) fail("%s", error);
     if (cuda) return op;
-#endif
+#else
     if (cuda) fail("--cuda: this program was built without it: `make cuda` builds it");
+#endif
     return bf16 ? sru_cpu_bf16() : sru_cpu();
 }
 
