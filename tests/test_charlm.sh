@@ -133,8 +133,10 @@ sample() { "$charlm" sample one.safetensors "$@"; }
 sample --prime 'static ' --length 100 --seed 7 > sample1
 sample --prime 'static ' --length 100 --seed 7 --threads 2 > sample2
 sample --prime 'static ' --length 100 --seed 8 > sample3
+sample --prime 'static ' --length 100 --seed 7 --temperature 1 > warm
 check "a sample repeats with its seed"         cmp sample1 sample2
 check "another seed, another sample"           differ sample1 sample3
+check "another temperature, another sample"    differ sample1 warm
 check "prime, length, end of line"             [ "$(wc -c < sample1)" = 108 ]
 check "a sample begins with its prime"         [ "$(head -c 7 sample1)" = 'static ' ]
 sample --temperature 0 --length 50 --seed 1 > cold1
