@@ -152,13 +152,23 @@ refused build/train $dir/train.safetensors $dir/train.safetensors
 
 # ---- in a browser, as far as Node.js is one ------------------------------------------------------
 
-cat > $dir/browser.mjs <<'END'          # MODEL PRIME LENGTH: prime, and so many likely characters
+cat > $dir/browser.mjs <<'END'          # MODEL PRIME LENGTH TEMPERATURE: what charlm sample writes
 import { readFileSync } from 'node:fs';
 import { open } from '../../../browser/browser.mjs';
-const [model, prime, length] = process.argv.slice(2);
+const [model, prime, length, temperature] = process.argv.slice(2);
 const read = path => Uint8Array.from(readFileSync(path)).buffer;
+const bits = x => BigInt.asUintN(64, x);
+let seed = 1n;
+function random()                       // charlm's uniform()
+{
+    let z = seed = bits(seed + 0x9e3779b97f4a7c15n);
+    z = bits((z ^ z >> 30n) * 0xbf58476d1ce4e5b9n);
+    z = bits((z ^ z >> 27n) * 0x94d049bb133111ebn);
+    return Number((z ^ z >> 31n) >> 11n) / 2**53;
+}
 try {
-    const text = (await open(read('build/browser/browser.wasm'), read(model))).text(prime, 0);
+    const lm = await open(read('build/browser/browser.wasm'), read(model));
+    const text = lm.text(prime, Number(temperature), random);
     console.log(prime + Array.from({ length }, () => text.next().value).join(''));
 } catch (error) {
     console.error(error.message);
@@ -173,14 +183,16 @@ if clang --target=wasm32-wasi $dir/try.c -o $dir/try 2> /dev/null && have node; 
     for arch in sru srupp; do
         model=$dir/browser_$arch.safetensors
         check "a model of charlm" build/charlm train sru.h --steps 60 --arch $arch --model $model
-        check "sample" build/charlm sample $model --prime "if (" --length 60 --temperature 0
-        cp $dir/log.txt $dir/sample.txt
-        check "the browser" browse $model "if (" 60
-        check "it writes what charlm does" cmp $dir/sample.txt $dir/before.txt
+        for hot in 0 0.4; do
+            check "sample" build/charlm sample $model --prime "if (" --length 60 --temperature $hot
+            cp $dir/log.txt $dir/sample.txt
+            check "the browser" browse $model "if (" 60 $hot
+            check "it writes what charlm does" cmp $dir/sample.txt $dir/before.txt
+        done
     done
-    check "the browser runs what train saved" browse $dir/train.safetensors "if (" 20
-    refused browse Makefile x 1
-    refused browse examples/rnn.safetensors x 1
+    check "the browser runs what train saved" browse $dir/train.safetensors "if (" 20 0
+    refused browse Makefile x 1 0
+    refused browse examples/rnn.safetensors x 1 0
 else
     echo "skipped: the browser's example, without clang for wasm32-wasi or Node.js"
 fi
