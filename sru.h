@@ -426,7 +426,7 @@ typedef struct sru_scan {
    linear3; in a layer without attention o = q, and W3 is linear2.
 
    Keys and values are of M steps of memory, then of the T steps of the queries; what is not seen
-   must be finite, too. Where a step sees none, a and lse are 0. Time grows with the steps seen,
+   must be finite, too. Where a step sees none, a and stats are 0. Time grows with the steps seen,
    scratch memory with T. To attend to something else, as a decoder does to an encoder's output,
    take that for the memory, let T steps of zeros follow it in kv, and hide these by mask_pad, which
    hides keys alone.
@@ -451,7 +451,8 @@ typedef struct sru_attention {
     size_t         ld_ring;
     float         *o;               /* (T,B,P) */
     float         *a;               /* (T,B,P) for backward; or NULL */
-    float         *lse;             /* (B,H,T) log of the softmax's sum, for backward; or NULL */
+    float         *stats;           /* (B,H,T,2) m, about the highest score, and 1 / the sum of
+                                       exp(score - m), for backward; or NULL */
 
     const float   *dout;            /* (T,B,P) of o.  From here on: backward */
     float         *dq, *dkv;        /* as q, kv */
@@ -1045,7 +1046,7 @@ typedef struct sru__kernels {
     void (*draw)(float *m, uint64_t key, uint64_t first, float p, size_t n);
     /* from here on NULL with SRU_NO_BACKWARD */
     void (*scan_backward)(const sru__scan_job *);
-    void (*attend_backward)(float *s, float *ds, float lse, float mean);
+    void (*attend_backward)(float *s, float *ds, const float *stats, float mean);
     void (*layernorm_backward)(float *dx, float *dgain, float *dbias, const float *dy,
                                const float *x, const float *gain, const float *stats, float beta,
                                size_t rows, size_t n);
@@ -2623,9 +2624,11 @@ static void sru__attend_results(const sru__attend_run *r, const sru__queries *q,
                                             s->alpha ? s->q + at : NULL, sums + i * width,
                                             total + i * SRU__PANEL, s->alpha ? s->alpha[0] : 1,
                                             sru__min(width, r->hd - column));
-        if (s->lse && !first)       /* threads that share a query have the same */
-            s->lse[q->head * s->T + q->t[i]] = sum > 0 ? most[i] + (float)sru__dlog((double)sum)
-                                                       : 0;
+        if (s->stats && !first) {   /* threads that share a query have the same */
+            float *stats = s->stats + 2 * (q->head * s->T + q->t[i]);
+            stats[0] = sum > 0 ? most[i] : 0;
+            stats[1] = sum > 0 ? 1 / sum : 0;
+        }
     }
 }
 
@@ -3004,7 +3007,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                         sru__attend_mask(r, mask, head, t, first);
                         kern->multiply(d, d, mask, 0, SRU__KEYS);
                     }
-                    kern->attend_backward(score, d, s->lse[head * s->T + t], mean[t]);
+                    kern->attend_backward(score, d, s->stats + 2 * (head * s->T + t), mean[t]);
                     if (s->dropout > 0) kern->multiply(score, score, mask, 0, SRU__KEYS);
                 }
                 /* forward: a = p v, scores = q k' */
@@ -3057,9 +3060,9 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     if (status) return status;
     if (!s->T || !s->B)                 /* nobody has seen the memory */
         return s->dkv ? sru__cpu_copy(c, s->dkv, NULL, s->M * s->B * 2 * s->P * 4) : SRU_OK;
-    if (s->ring || !s->a || !s->lse || !s->dout || !s->dq || !s->dkv)
-        return SRU__FAIL(c, SRU_EINVAL, "attention_backward: a, lse, dout, dq and dkv must not be "
-                         "NULL, and there is none through a ring");
+    if (s->ring || !s->a || !s->stats || !s->dout || !s->dq || !s->dkv)
+        return SRU__FAIL(c, SRU_EINVAL, "attention_backward: a, stats, dout, dq and dkv must not "
+                         "be NULL, and there is none through a ring");
     sru__attend_begin(&r, c, s);
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 10.0 * (double)s->T * (double)s->B * (double)s->P
@@ -3969,7 +3972,7 @@ typedef struct sru__kept {
     float *a;               /* (T,B,in) the input, normalised, dropped out; NULL: as it is */
     float *z, *kv;          /* (M+T,B,P) projected, (M+T,B,2,P) its keys and values */
     float *o, *attended;    /* (T,B,P) attention's o and a */
-    float *lse;             /* (B,H,T) of attention */
+    float *softmax;         /* (B,H,T,2) stats of attention */
     float *p_stats;         /* (T,B,2) of layer norm of what is projected */
     float *p;               /* (T,B,P) what enters the last product; NULL: a, or the input */
     float *u, *c;           /* (T,B,K,N), (T,B,N) */
@@ -4019,7 +4022,7 @@ static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io,
     if (!io->tape) return ok;
     if (y->attention) {
         SRU__KEEP(attended, rows * y->P);
-        SRU__KEEP(lse, rows * sru__heads(f));
+        SRU__KEEP(softmax, rows * 2 * sru__heads(f));
     }
     if (y->projected_norm) SRU__KEEP(p_stats, rows * 2);
     if (l > 0 || sru__input_first(f)) SRU__KEEP(in, rows * y->in);
@@ -4158,7 +4161,7 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->id = sru__id(l, SRU__DROP_ATTENTION);
     s->o = k->o ? k->o : k->p;
     s->a = k->attended;
-    s->lse = k->lse;
+    s->stats = k->softmax;
 }
 
 /* From the layer's input a to what enters its last product: p = a W0', and in SRU++ attention over
@@ -7053,13 +7056,14 @@ static float SRU__FN(attended)(float *o, float *a, const float *q, const float *
 
 #ifndef SRU_NO_BACKWARD
 /* From scores and the gradients ds of the weights p: s = p, ds = p*(ds - mean). */
-static void SRU__FN(attend_backward)(float *s, float *ds, float lse, float mean)
+static void SRU__FN(attend_backward)(float *s, float *ds, const float *stats, float mean)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
     int i;
     for (i = 0; i < SRU__KEYS; i += SRU__W) {
         const sru__vec v = sru__load(s + i);
-        const sru__vec p = sru__select(v <= hidden, sru__zero(), sru__exp(v - lse));
+        const sru__vec e = sru__exp(v - stats[0]) * stats[1];
+        const sru__vec p = sru__select(v <= hidden, sru__zero(), e);
         const sru__vec d = p * (sru__load(ds + i) - mean);
         sru__store(s + i, p);
         sru__store(ds + i, d);

@@ -713,23 +713,32 @@ __global__ void softmax_kernel(const sru_attention s, const seen k, float *score
     const float by = sum > 0 ? 1/sum : 0;
     for (size_t j = threadIdx.x; j < k.keys; j += ATTEND)
         scores[j] *= by*q.factor(s, k, k.k0 + j);
-    if (s.lse && threadIdx.x == 0) s.lse[q.head*s.T + q.t] = sum > 0 ? most + logf(sum) : 0;
+    if (!s.stats || threadIdx.x) return;
+    s.stats[2*(q.head*s.T + q.t)] = most;
+    s.stats[2*(q.head*s.T + q.t) + 1] = by;
 }
 
 /* forward: w = p*factor, a = w v. From scores and dw, the gradients of w, to w and the gradients of
-   scores, ds = p*(dw*factor - mean). 16 bytes a score. */
+   scores, ds = p*(dp - sum of p*dp), where dp = dw*factor. 32 bytes a score, from L2. */
 __global__ void softmax_backward_kernel(const sru_attention s, const seen k, float *scores,
-                                        float *dw, const float *mean)
+                                        float *dw)
 {
+    __shared__ float shared[WARP];
     const query q(s, k, blockIdx.x);
-    const float lse = s.lse[q.head*s.T + q.t], m = mean[q.head*s.T + q.t];
+    const float most = s.stats[2*(q.head*s.T + q.t)], by = s.stats[2*(q.head*s.T + q.t) + 1];
+    float mean = 0;
     scores += blockIdx.x*k.keys;
     dw += blockIdx.x*k.keys;
     for (size_t j = threadIdx.x; j < k.keys; j += ATTEND) {
-        const float p = expf(q.score(s, scores[j], k.k0 + j) - lse);
-        const float factor = q.factor(s, k, k.k0 + j);
-        scores[j] = p*factor;
-        dw[j] = p*(dw[j]*factor - m);
+        scores[j] = expf(q.score(s, scores[j], k.k0 + j) - most)*by;
+        dw[j] *= q.factor(s, k, k.k0 + j);
+        mean = fmaf(scores[j], dw[j], mean);
+    }
+    mean = over_block<warp_sum>(mean, 0, shared);
+    for (size_t j = threadIdx.x; j < k.keys; j += ATTEND) {
+        const float p = scores[j];
+        scores[j] = p*q.factor(s, k, k.k0 + j);
+        dw[j] = p*(dw[j] - mean);
     }
 }
 
@@ -742,9 +751,8 @@ __global__ void attention_output_kernel(float *o, const float *q, const float *a
 }
 
 /* Backward of that: da = alpha*do, dq = do, or 0 without alpha; and of each query and head
-   mean = da.a, of which that of p's gradients consists, and dots = do.a, of dalpha. A warp each. */
-__global__ void attention_output_backward_kernel(const sru_attention s, float *da, float *mean,
-                                                 double *dots)
+   dots = do.a, of dalpha. A warp each. */
+__global__ void attention_output_backward_kernel(const sru_attention s, float *da, double *dots)
 {
     const size_t H = (size_t)s.H, hd = s.P/H, lane = threadIdx.x%WARP;
     const size_t i = (size_t)blockIdx.x*(blockDim.x/WARP) + threadIdx.x/WARP;
@@ -758,14 +766,12 @@ __global__ void attention_output_backward_kernel(const sru_attention s, float *d
         s.dq[j] = s.alpha ? s.dout[j] : 0;
     }
     dot = warp_sum(dot);
-    if (lane) return;
-    mean[head*s.T + t] = alpha*dot;
-    dots[head*s.T + t] = dot;
+    if (lane == 0) dots[head*s.T + t] = dot;
 }
 
-/* Attention through rings: of each sequence [place | keys before], then C slots of a key and a value
-   (2,P). A block has a head of a sequence and one of the steps from t0 on; keys of these steps are
-   still in kv, earlier ones in slots. scores (steps, B*H, window) is scratch memory. */
+/* Attention through rings: of each sequence [place | keys before], then C slots of a key and a
+   value (2,P). A block has a head of a sequence and one of the steps from t0 on; the keys of these
+   are still in kv, earlier ones in slots. scores (steps, B*H, window) is scratch memory. */
 enum { RING = 1024, RING_STEPS = 128 };     /* threads of a block; steps at a time, at most */
 
 __global__ void __launch_bounds__(RING)
@@ -828,7 +834,9 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
         if (s.a) s.a[row*s.P + h*hd + j] = a;
         s.o[row*s.P + h*hd + j] = s.alpha ? fmaf(s.alpha[0], a, q[j]) : a;
     }
-    if (s.lse && !threadIdx.x) s.lse[blockIdx.x*s.T + t] = most + logf(sum);
+    if (!s.stats || threadIdx.x) return;
+    s.stats[2*(blockIdx.x*s.T + t)] = most;
+    s.stats[2*(blockIdx.x*s.T + t) + 1] = 1/sum;
 }
 
 /* Once all have read it, the ring of each sequence takes the keys and values of n steps from t0. */
@@ -1585,7 +1593,7 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
     if (!s->B) return SRU_OK;
     return check_pointers(c, name, {P(s->q), P(s->kv), P(s->alpha), P(s->mask_pad),
                                     P(s->memory_mask_pad), P(s->attn_mask), P(s->ring), P(s->o),
-                                    P(s->a), P(s->lse), P(s->dout), P(s->dq), P(s->dkv),
+                                    P(s->a), P(s->stats), P(s->dout), P(s->dq), P(s->dkv),
                                     P(s->dalpha)});
 }
 
@@ -1700,18 +1708,18 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
     TRY(check_attention(ctx, s, name));
     if (!s->T || !s->B)                 /* nobody has seen the memory */
         return s->dkv ? copy(ctx, s->dkv, NULL, s->M*s->B*2*s->P*4) : SRU_OK;
-    if (s->ring || !s->a || !s->lse || !s->dout || !s->dq || !s->dkv)
-        return fail(ctx, SRU_EINVAL, "%s: a, lse, dout, dq and dkv must not be NULL, and there is "
-                    "none through a ring", name);
+    if (s->ring || !s->a || !s->stats || !s->dout || !s->dq || !s->dkv)
+        return fail(ctx, SRU_EINVAL, "%s: a, stats, dout, dq and dkv must not be NULL, and there "
+                    "is none through a ring", name);
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         const size_t heads = s->B*(size_t)s->H, hd = s->P/(size_t)s->H, S = s->M + s->T;
         double *dots = take<double>(c, heads*s->T);
-        float *da = take<float>(c, s->T*s->B*s->P), *mean = take<float>(c, heads*s->T);
+        float *da = take<float>(c, s->T*s->B*s->P);
         float *scores = take<float>(c, scores_size(c, s)), *ds = take<float>(c, scores_size(c, s));
-        if (!da || !mean || !dots || !scores || !ds) return no_memory(c, name);
+        if (!da || !dots || !scores || !ds) return no_memory(c, name);
         if (c->measure) return SRU_OK;
         TRY(launch(c, name, attention_output_backward_kernel, ceil_div(heads*s->T, 4), 1, 4*WARP,
-                   *s, da, mean, dots));
+                   *s, da, dots));
         if (s->dalpha)
             TRY(launch(c, name, total_kernel<float>, 1, 1, 256, s->dalpha, dots, heads*s->T, ADD));
         TRY(copy(c, s->dkv, NULL, S*s->B*2*s->P*4));
@@ -1724,8 +1732,7 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
                      head_of_2(s, s->kv, k.h, k.k0, true), k.n, k.keys, hd, k.scale, 0, s->B));
             TRY(gemm(c, name, scores_of(k, ds, false), out,
                      head_of_2(s, s->kv + s->P, k.h, k.k0, true), k.n, k.keys, hd, 1, 0, s->B));
-            TRY(launch(c, name, softmax_backward_kernel, s->B*k.n, 1, ATTEND, *s, k, scores, ds,
-                       mean));
+            TRY(launch(c, name, softmax_backward_kernel, s->B*k.n, 1, ATTEND, *s, k, scores, ds));
             /* forward: a = w v, scores = scale q k' */
             TRY(gemm(c, name, dvalues, scores_of(k, scores, true), out, k.keys, hd, k.n, 1, 1,
                      s->B));

@@ -263,7 +263,7 @@ static void bench_attention(size_t T, size_t B, size_t P)
     p.kv = floats(2*n);
     p.o = floats(n);
     p.a = floats(n);
-    p.lse = floats(T*B);
+    p.stats = floats(2*T*B);
     p.dout = floats(n);
     p.dq = floats(n);
     p.dkv = floats(2*n);

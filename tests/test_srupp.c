@@ -175,27 +175,27 @@ static void check_alone(const sru_context *c, const sru_attention *whole, size_t
     s.memory_mask_pad = (uint8_t *)had[4];
     s.o = test_floats(T*P);
     s.a = test_floats(T*P);
-    s.lse = test_floats((size_t)s.H*T);
+    s.stats = test_floats(2*(size_t)s.H*T);
     s.dq = test_floats(T*P);
     s.dkv = test_floats(S*2*P);
     s.dalpha = NULL;
     CHECK(c->op->attention_forward(c, &s) == SRU_OK, "%s", c->error);
     CHECK(c->op->attention_backward(c, &s) == SRU_OK, "%s", c->error);
     CHECK(!memcmp(s.o, had[5], T*P*4) && !memcmp(s.a, had[6], T*P*4)
-          && !memcmp(s.lse, whole->lse + b*(size_t)s.H*T, (size_t)s.H*T*4)
+          && !memcmp(s.stats, whole->stats + 2*b*(size_t)s.H*T, 2*(size_t)s.H*T*4)
           && !memcmp(s.dq, had[7], T*P*4) && !memcmp(s.dkv, had[8], S*2*P*4),
           "T %d M %d: sequence %d has other bits alone", (int)T, (int)s.M, (int)b);
     for (i = 0; i < 9; i++) free(had[i]);
-    free(s.o); free(s.a); free(s.lse); free(s.dq); free(s.dkv);
+    free(s.o); free(s.a); free(s.stats); free(s.dq); free(s.dkv);
 }
 
 /* The arrays of attention's results, and of the gradients. */
-static void put_results(sru_attention *s, float *o, float *a, float *lse, const float *dout,
+static void put_results(sru_attention *s, float *o, float *a, float *stats, const float *dout,
                         float *dq, float *dkv)
 {
     s->o = o;
     s->a = a;
-    s->lse = lse;
+    s->stats = stats;
     s->dout = dout;
     s->dq = dq;
     s->dkv = dkv;
@@ -207,7 +207,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     const size_t n = k->T*k->B*k->P, S = k->M + k->T, m = S*k->B*2*k->P;
     float *q = test_floats(n), *kv = test_floats(m), *dout = test_floats(n), alpha = 0.7f;
     float *bias = test_floats(k->T*S), *o = test_floats(n), *a = test_floats(n);
-    float *lse = test_floats(k->B*k->H*k->T), *dq = test_floats(n), *dkv = test_floats(m);
+    float *stats = test_floats(2*k->B*k->H*k->T), *dq = test_floats(n), *dkv = test_floats(m);
     float *dropped = test_floats(k->B*k->H*k->T*S);
     float dalpha = 0.25f, first_dalpha = 0, *first = test_floats(2*n + m);
     uint8_t *pad = random_mask(k->T*k->B, 4), *memory_pad = random_mask(k->M*k->B, 3);
@@ -290,7 +290,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     s.mask_pad = p.mask_pad;
     s.memory_mask_pad = p.memory_mask_pad;
     s.attn_mask = k->bias ? bias : NULL;
-    put_results(&s, o, a, lse, dout, dq, dkv);
+    put_results(&s, o, a, stats, dout, dq, dkv);
     for (threads = 1; threads <= 6; threads += threads < 3 ? 1 : 3) {
         double eo, eq, ekv, limit = k->climb ? 1e-5 : 1e-6;     /* scores of 100 are 4e-6 off */
         c.threads = threads;
@@ -299,7 +299,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
         /* so that what is not written shows */
         memset(o, 0xff, n*4);
         memset(a, 0xff, n*4);
-        memset(lse, 0xff, k->B*k->H*k->T*4);
+        memset(stats, 0xff, 2*k->B*k->H*k->T*4);
         memset(dq, 0xff, n*4);
         memset(dkv, 0xff, m*4);
         CHECK(c.op->attention_forward(&c, &s) == SRU_OK, "%s", error);
@@ -323,11 +323,11 @@ static void run_attention_case(const attention_case *k, int check_naive)
               "dalpha is %g, should be %g", (double)dalpha, (double)wide_dalpha);
     }
     if (k->bias)
-        CHECK(o[0] == (k->plain ? 0 : q[0]) && a[0] == 0 && lse[0] == 0,
+        CHECK(o[0] == (k->plain ? 0 : q[0]) && a[0] == 0 && stats[1] == 0,
               "a query that sees nothing, of %g, gives %g, %g, %g", (double)q[0], (double)o[0],
-              (double)a[0], (double)lse[0]);
+              (double)a[0], (double)stats[1]);
     if (k->dropout == 0) check_alone(&c, &s, k->B - 1);
-    free(q); free(kv); free(dout); free(bias); free(o); free(a); free(lse); free(dq); free(dkv);
+    free(q); free(kv); free(dout); free(bias); free(o); free(a); free(stats); free(dq); free(dkv);
     free(first); free(pad); free(memory_pad); free(dropped);
     free((REAL *)(uintptr_t)p.q); free((REAL *)(uintptr_t)p.kv); free((REAL *)(uintptr_t)p.dout);
     free((REAL *)(uintptr_t)p.attn_mask); free(p.o); free(p.dq); free(p.dkv);
@@ -373,13 +373,53 @@ static void test_attention_prefixes(void)
     free(q); free(kv); free(o); free(whole);
 }
 
+/* What is added to all scores of a query changes nothing, be it as much as a finite mask adds. */
+static void test_attention_masked(void)
+{
+    enum { T = 70, P = 8, N = T*P };
+    static const float added[] = { 0, -1e4f, 1e4f, -65504, 1e6f, -1e9f, 1e9f };
+    float *q = test_floats(N), *kv = test_floats(2*N), *dout = test_floats(N), *o = test_floats(N);
+    float *a = test_floats(N), *stats = test_floats(2*T), *dq = test_floats(N);
+    float *dkv = test_floats(2*N), *mask = test_floats(T*T), *first = test_floats(4*N);
+    char error[SRU_ERROR_SIZE] = "";
+    const sru_context c = context(0, error);
+    sru_attention s;
+    size_t i, j;
+    memset(&s, 0, sizeof s);
+    memset(q, 0, N*4);                          /* scores of 0, which no rounding changes */
+    test_fill(kv, 2*N, 1);
+    test_fill(dout, N, 1);
+    s.T = T;
+    s.B = s.H = 1;
+    s.P = P;
+    s.q = q;
+    s.kv = kv;
+    s.attn_mask = mask;
+    put_results(&s, o, a, stats, dout, dq, dkv);
+    for (i = 0; i < sizeof added/sizeof *added; i++) {
+        for (j = 0; j < T*T; j++) mask[j] = added[i];
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+        CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_OK, "%s", error);
+        if (!i) {
+            memcpy(first, a, N*4);
+            memcpy(first + N, dq, N*4);
+            memcpy(first + 2*N, dkv, 2*N*4);
+        }
+        CHECK(!memcmp(first, a, N*4) && !memcmp(first + N, dq, N*4)
+              && !memcmp(first + 2*N, dkv, 2*N*4), "with %g added to all scores, other results",
+              (double)added[i]);
+    }
+    free(q); free(kv); free(dout); free(o); free(a); free(stats); free(dq); free(dkv); free(mask);
+    free(first);
+}
+
 /* Where one weight is 1 and all others are 0, nothing flows back through the softmax: what its mean
    takes away is what was there, to the last bit, however large the scores are. */
 static void test_attention_saturated(void)
 {
     enum { T = 100, B = 2, H = 2, P = 60, N = T*B*P };
     float *q = test_floats(N), *kv = test_floats(2*N), *dout = test_floats(N), *o = test_floats(N);
-    float *a = test_floats(N), *lse = test_floats(T*B*H), *dq = test_floats(N);
+    float *a = test_floats(N), *stats = test_floats(2*T*B*H), *dq = test_floats(N);
     float *dkv = test_floats(2*N), alpha = 0.7f;
     char error[SRU_ERROR_SIZE] = "";
     const sru_context c = context(0, error);
@@ -398,7 +438,7 @@ static void test_attention_saturated(void)
     s.q = q;
     s.kv = kv;
     s.alpha = &alpha;
-    put_results(&s, o, a, lse, dout, dq, dkv);
+    put_results(&s, o, a, stats, dout, dq, dkv);
     for (s.T = 1; s.T <= T; s.T += 9) {
         double most = 0;
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
@@ -409,7 +449,7 @@ static void test_attention_saturated(void)
         CHECK(!memcmp(dq, dout, s.T*B*P*4), "%d steps: queries have another gradient than o",
               (int)s.T);
     }
-    free(q); free(kv); free(dout); free(o); free(a); free(lse); free(dq); free(dkv);
+    free(q); free(kv); free(dout); free(o); free(a); free(stats); free(dq); free(dkv);
 }
 
 /* ---- whole stacks ---------------------------------------------------------------------------- */
@@ -1285,7 +1325,7 @@ static void test_errors(void)
             CHECK(sru_cpu()->attention_forward(&c, &s) == (i < 5 ? SRU_EINVAL : SRU_OK)
                   && strstr(error, "ld_ring"), "%d: %s", i, error);
         }
-        s.a = s.lse = s.dq = o;
+        s.a = s.stats = s.dq = o;
         s.dout = q;
         s.dkv = kv;
         CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_EINVAL && strstr(error, "ring"), "%s",
@@ -1344,6 +1384,7 @@ static void run_all(void)
 {
     test_attention();
     test_attention_prefixes();
+    test_attention_masked();
     test_attention_saturated();
     test_stacks();
     test_streaming();
