@@ -2211,19 +2211,10 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         if (!r.state) return sru__no_memory(c);
     }
     if (s->w && s->type == SRU_PLAIN && whole) {    /* the whole product first */
-        sru__gemm g;
-        if (!s->u) r.s.u = sru__take_floats(c, s->T * s->B * (size_t)s->K * s->N);
+        const size_t n = (size_t)s->K * s->N;
+        if (!s->u) r.s.u = sru__take_floats(c, s->T * s->B * n);
         if (!s->u) return sru__no_memory(c);
-        sru__clear(&g, sizeof g);
-        g.m = s->T * s->B;
-        g.n = (size_t)s->K * s->N;
-        g.k = g.a_row = g.b_col = s->A;
-        g.a = s->a;
-        g.b = s->w;
-        g.a_col = g.b_row = 1;
-        g.c = s->u;
-        g.ldc = g.n;
-        status = sru__run(c, sru__gemm_run, &g);
+        status = sru__cpu_linear_forward(c, s->u, s->a, s->w, s->type, NULL, s->T * s->B, n, s->A);
         if (status) return status;
         r.s.w = NULL;
         in_place = 0;
