@@ -3825,23 +3825,20 @@ static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int
     y->end += sru__tensor_bytes(type, sru__groups(y, i), rows, cols, s->matrix);
 }
 
-static size_t sru__first_bytes(const sru_config *f, sru_type type)
-{
-    const sru__slot first = sru__first_slot(f);
-    return first.rows ? sru__tensor_bytes(type, 1, first.rows, first.cols, 1) : 0;
-}
-
-/* From layer l-1 to layer l, with weights in the form `type`: the one list of tensors. */
+/* From layer l-1, or for l = 0 from nothing, to layer l, with weights in the form `type`: the one
+   list of tensors. */
 static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, int l)
 {
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
-    const size_t end = l ? y->end : sru__first_bytes(f, type);
-    const size_t S = l ? y->S : sru__state_floats(f);
-    const size_t ring = l ? y->ring + sru__ring(f, l - 1) : (size_t)sru__layers(f) * sru__width(f);
-    sru__clear(y, sizeof *y);
-    y->end = end;
-    y->S = S;
-    y->ring = ring;
+    if (l == 0) {
+        const sru__slot first = sru__first_slot(f);
+        y->end = sru__tensor_bytes(type, 1, first.rows, first.cols, 1);
+        y->S = sru__state_floats(f);
+        y->ring = (size_t)sru__layers(f) * sru__width(f);
+    } else {
+        y->ring += sru__ring(f, l - 1);
+    }
+    sru__clear(y->slot, sizeof y->slot);
     y->D = (size_t)f->hidden_size;
     y->N = sru__width(f);
     y->in = l > 0 || sru__input_first(f) ? y->N : (size_t)f->input_size;
@@ -4039,7 +4036,6 @@ static int sru__tape(const sru_context *c, size_t *measure, const sru_model *m, 
     tape.work = io->tape;
     tape.work_size = SIZE_MAX / 2;
     tape.work_used = 0;
-    sru__clear(&y, sizeof y);
     *state = sru__take_floats(&tape, io->B * sru__state_floats(f));
     ok = *state != NULL;
     for (l = 0; l < sru__layers(f) && ok; l++) {
@@ -4302,7 +4298,6 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     sru_status status = SRU_OK;
     size_t steps = io->T, t0, ignored = 0;
     int l, attends = 0, whole;
-    sru__clear(&y, sizeof y);
     for (l = 0; l < L; l++) attends |= sru__attends(f, l);
     /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
        however long the sequence is, scratch memory is small. A backward direction needs the whole,
