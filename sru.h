@@ -4059,13 +4059,6 @@ typedef struct sru__call {
     const sru_io *io;
 } sru__call;
 
-static const float *sru__mask_c(const sru_config *f, const sru__layer *y, const sru_io *io, int l,
-                                const sru__kept *k)
-{
-    if (!io->tape || !(f->dropout > 0)) return NULL;
-    return io->dropout_mask ? io->dropout_mask + (size_t)l * io->B * y->N : k->mask_c;
-}
-
 /* The caller's mask for layer l's input: (B,width) of layer 0, then (B,N) of each. */
 static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const sru_io *io, int l)
 {
@@ -4121,7 +4114,8 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->x = y->skip ? in : NULL;
     s->v = sru__weights(m, &y->slot[SRU__WEIGHT_C]);
     s->bias = sru__weights(m, &y->slot[SRU__BIAS]);
-    s->mask_c = sru__mask_c(&m->config, y, io, l, k);
+    s->mask_c = io->tape && io->dropout_mask && m->config.dropout > 0
+              ? io->dropout_mask + (size_t)l * io->B * y->N : k->mask_c;
     s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
     s->c = k->c;
     s->ldc = y->S;
