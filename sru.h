@@ -5104,10 +5104,8 @@ static const char *sru__shape_text(char text[64], const size_t *shape, size_t ra
     size_t n = 0, i;
     text[n++] = '(';
     for (i = 0; i < rank && i < SRU__RANK && n < 36; i++) {
-        char number[SRU_ERROR_SIZE];
-        sru__say(number, i ? ",%u" : "%u", shape[i]);
-        memcpy(text + n, number, strlen(number));   /* of at most 21 characters */
-        n += strlen(number);
+        sru__say(text + n, i ? ",%u" : "%u", shape[i]);     /* of at most 21 characters */
+        n += strlen(text + n);
     }
     memcpy(text + n, i < rank ? ",...)" : ")", i < rank ? 6 : 2);
     return text;
@@ -5376,14 +5374,12 @@ static sru__slot sru__slot_at(const sru_config *f, const sru__layer *y, int l, i
     return s;
 }
 
-/* The name of a tensor of layer l; l = -1: of one before the first layer. */
+/* The name of a tensor of layer l; l = -1: of one before the first layer. With a prefix of at most
+   SRU__PREFIX bytes it fits. */
 static void sru__tensor_name(char name[SRU__NAME], const char *prefix, int l, const char *slot)
 {
-    char text[SRU_ERROR_SIZE];
-    if (l < 0) sru__say(text, "%s%s", prefix, slot);
-    else sru__say(text, "%srnn_lst.%u.%s", prefix, (size_t)l, slot);
-    memcpy(name, text, SRU__NAME - 1);
-    name[SRU__NAME - 1] = 0;
+    if (l < 0) sru__say(name, "%s%s", prefix, slot);
+    else sru__say(name, "%srnn_lst.%u.%s", prefix, (size_t)l, slot);
 }
 
 static void sru__file_shape(const sru__slot *s, size_t shape[2], size_t *rank)
