@@ -1131,15 +1131,9 @@ static uint64_t sru__little(const unsigned char *p, size_t n)
 static float sru__from_f16(uint32_t h)
 {
     const uint32_t sign = (h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3ff;
-    uint32_t bits;
+    const uint32_t bits = sign | (e == 31 ? 0x7f800000 : (e + 112) << 23) | m << 13;
     float x;
-    if (!e) {                               /* zero, or m/2^24 */
-        x = (float)m * (1.0f / 16777216.0f);
-        memcpy(&bits, &x, 4);
-        bits |= sign;
-    } else {
-        bits = sign | (e == 31 ? 0x7f800000 : (e + 112) << 23) | m << 13;
-    }
+    if (!e) return (sign ? -1.0f : 1.0f) * (float)m / 16777216.0f;      /* zero, or m/2^24 */
     memcpy(&x, &bits, 4);
     return x;
 }
