@@ -4802,8 +4802,7 @@ static int sru__accept(sru__json *j, char c)
 
 static int sru__expect(sru__json *j, char c)
 {
-    char what[4] = { '\'', 0, '\'', 0 };
-    what[1] = c;
+    const char what[] = { '\'', c, '\'', 0 };
     return sru__accept(j, c) || sru__expected(j, what);
 }
 
@@ -4844,10 +4843,8 @@ static int sru__string(sru__json *j, char *text, size_t size)
                 if (j->p >= j->end || *j->p++ != 'u') return sru__expected(j, "an escape");
                 if (!sru__hex4(j, &code)) return 0;
                 if (code >= 0xd800 && code < 0xdc00) {
-                    if (j->end - j->p < 2 || *j->p++ != '\\' || *j->p++ != 'u')
-                        return sru__expected(j, "the second half of a surrogate pair");
-                    if (!sru__hex4(j, &low)) return 0;
-                    if (low < 0xdc00 || low > 0xdfff)
+                    if (j->end - j->p < 2 || *j->p++ != '\\' || *j->p++ != 'u'
+                        || !sru__hex4(j, &low) || low < 0xdc00 || low > 0xdfff)
                         return sru__expected(j, "the second half of a surrogate pair");
                     code = 0x10000 + ((code - 0xd800) << 10 | (low - 0xdc00));
                 } else if ((code >= 0xdc00 && code < 0xe000) || !code) {
@@ -5840,11 +5837,9 @@ static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
     size_t i, n = 0, unit = 0, matrix = 0, col = 0;
     for (i = 0; i < count; i++) {
         uint32_t bits;
+        int shift;
         memcpy(&bits, t->data + (matrix * units + unit) * cols + col, 4);
-        buffer[n++] = (unsigned char)bits;
-        buffer[n++] = (unsigned char)(bits >> 8);
-        buffer[n++] = (unsigned char)(bits >> 16);
-        buffer[n++] = (unsigned char)(bits >> 24);
+        for (shift = 0; shift < 32; shift += 8) buffer[n++] = (unsigned char)(bits >> shift);
         if (n == sizeof buffer || i + 1 == count) {
             sru__put(w, buffer, n);
             n = 0;
