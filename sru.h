@@ -2012,7 +2012,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                              nr);
             continue;
         }
-        for (p0 = 0; p0 < A || p0 == 0; p0 += kc) {
+        for (p0 = 0; p0 < A || p0 == 0; p0 += SRU__DEPTH) {
             kc = sru__min(SRU__DEPTH, A - p0);
             for (k = 0; k < count; k++) {
                 b[k] = sru__panel(r->kern, packed[k], s->type, p0, kc,
@@ -2042,7 +2042,6 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                 left -= m;
                 if (!left) rows_at += gap * A, i += gap, left = run;
             }
-            if (!A) break;
         }
         for (k = 0; k < count && s->type == SRU_Q8; k++)
             for (i = 0; i < end; i += run + gap)
@@ -4621,9 +4620,8 @@ static void sru__fill(float *w, size_t n, float value)
     for (i = 0; i < n; i++) w[i] = value;
 }
 
-SRUDEF sru_status sru_init(float *weights, const sru_config *config, uint64_t seed)
+SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
 {
-    const sru_config *f = config;
     sru__slot first;
     int l, k;
     if (!weights || !f || sru__check_config(f, NULL)) return SRU_EINVAL;
