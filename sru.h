@@ -1042,6 +1042,7 @@ typedef struct sru__kernels {
                       size_t rows, size_t n);
     double (*softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n);
     void (*add)(float *y, const float *x, size_t n);
+    void (*scale)(float *y, const float *x, float by, size_t n);
     void (*multiply)(float *y, const float *x, const float *m, float beta, size_t n);
     void (*draw)(float *m, uint64_t key, uint64_t first, float p, size_t n);
     /* from here on NULL with SRU_NO_BACKWARD */
@@ -2424,18 +2425,6 @@ static void sru__hide(const sru__attend_run *r, const sru__padded *padded, size_
     for (i = 0; i < padded->n; i++) s[padded->key[i]] = SRU__HIDDEN;
 }
 
-/* Up to 64 rows scaled, and put `apart` from one another. */
-static void sru__scaled(const sru__kernels *kern, float *out, size_t apart,
-                        const float *const *rows, size_t n, size_t k, float scale)
-{
-    float by[SRU__KEYS];
-    size_t i, p;
-    for (i = 0; i < SRU__KEYS; i++) by[i] = scale;
-    for (i = 0; i < n; i++)
-        for (p = 0; p < k; p += SRU__KEYS)
-            kern->multiply(out + i * apart + p, rows[i] + p, by, 0, sru__min(SRU__KEYS, k - p));
-}
-
 /* c (n,16*count) = or += a times the first k rows of panels that lie one after another, of `deep`
    rows each. Element (i,p) of a is a[i*row + p*col]. */
 static void sru__times_panels(const sru__kernels *kern, const float *a, size_t row, size_t col,
@@ -2530,7 +2519,7 @@ static void sru__attend_queries(const sru__attend_run *r, const sru__queries *q,
             SRU__PREFETCH(r->s.o + at + j);
         }
     }
-    sru__scaled(r->kern, queries, r->hd, rows, q->n, r->hd, r->scale);
+    for (i = 0; i < q->n; i++) r->kern->scale(queries + i * r->hd, rows[i], r->scale, r->hd);
 }
 
 /* Scores (n,64) of the keys of block g. */
@@ -2900,18 +2889,17 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
     const sru_attention *s = &r->s;
     const size_t hd = r->hd, each = SRU__KEYS * hd, panel = SRU__KEYS * r->wide;
     const size_t at = head / (size_t)s->H * s->P + head % (size_t)s->H * hd, row = s->B * s->P;
-    const float *rows[SRU__KEYS];
     double dalpha = 0;
     size_t i, j, k;
     for (i = 0; i < r->tasks; i++) {
         const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
         const size_t start = at + i * SRU__KEYS * row;
         const float *q = s->q + start, *dout = s->dout + start, *a = s->a + start;
-        for (j = 0; j < n; j++) rows[j] = q + j * row;
-        sru__scaled(r->kern, qs + i * each, hd, rows, n, hd, r->scale);
+        for (j = 0; j < n; j++) {
+            r->kern->scale(qs + i * each + j * hd, q + j * row, r->scale, hd);
+            memcpy(das + i * each + j * hd, dout + j * row, hd * 4);
+        }
         sru__column_panels(qp + i * panel, q, row, n, hd);
-        for (j = 0; j < n; j++) rows[j] = dout + j * row;
-        sru__scaled(r->kern, das + i * each, hd, rows, n, hd, 1);
         sru__column_panels(dap + i * panel, dout, row, n, hd);
         sru__row_panels(ap, a, row, n, hd);
         for (j = 0; j < n; j += SRU__PANEL) {   /* forward: o = q + alpha*a */
@@ -2942,13 +2930,8 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     float *mean = dap + q * panel, *kt = mean + q * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
     float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
     float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
-    const float *dks[SRU__KEYS], *dvs[SRU__KEYS];
     sru__padded padded;
     size_t task, last = SIZE_MAX, g, i, j, n;
-    for (j = 0; j < SRU__KEYS; j++) {
-        dks[j] = dk + j * wide;
-        dvs[j] = dv + j * wide;
-    }
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->parts, part = task % r->parts;
         const size_t b = head / H, h = head % H;
@@ -3003,8 +2986,10 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                                   wide / SRU__PANEL, dq + i * panel, wide, 1);
             }
             dkey = s->dkv + (key - s->kv);
-            sru__scaled(kern, dkey, row, dks, keys, hd, alpha * r->scale);
-            sru__scaled(kern, dkey + s->P, row, dvs, keys, hd, alpha);
+            for (j = 0; j < keys; j++, dkey += row) {
+                kern->scale(dkey, dk + j * wide, alpha * r->scale, hd);
+                kern->scale(dkey + s->P, dv + j * wide, alpha, hd);
+            }
         }
     }
 }
@@ -3016,7 +3001,6 @@ static void sru__attend_backward_sums(void *job, size_t begin, size_t end, int t
     const sru_attention *s = &r->s;
     const size_t H = (size_t)s->H, row = s->B * s->P, whole = r->tasks * SRU__KEYS * r->wide;
     const float alpha = s->alpha ? s->alpha[0] : 1;
-    const float *rows[SRU__KEYS];
     size_t task, i, part;
     (void)thread;
     for (task = begin; task < end; task++) {
@@ -3026,10 +3010,11 @@ static void sru__attend_backward_sums(void *job, size_t begin, size_t end, int t
         float *sum = r->dq + task / r->tasks * r->parts * whole + first * r->wide;
         for (part = 1; part < r->parts; part++)
             r->kern->add(sum, sum + part * whole, n * r->wide);
-        for (i = 0; i < n; i++) rows[i] = sum + i * r->wide;
-        sru__scaled(r->kern, s->dq + at, row, rows, n, r->hd, alpha * r->scale);
-        for (i = 0; i < n && s->alpha; i++)
-            r->kern->add(s->dq + at + i * row, s->dout + at + i * row, r->hd);
+        for (i = 0; i < n; i++) {
+            float *dq = s->dq + at + i * row;
+            r->kern->scale(dq, sum + i * r->wide, alpha * r->scale, r->hd);
+            if (s->alpha) r->kern->add(dq, s->dout + at + i * row, r->hd);
+        }
     }
 }
 
@@ -7190,6 +7175,14 @@ static void SRU__FN(layernorm_backward)(float *dx, float *dgain, float *dbias, c
 }
 #endif
 
+/* y = x*by */
+static void SRU__FN(scale)(float *y, const float *x, float by, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i += SRU__W)
+        sru__store_part(y + i, sru__load_part(x + i, n - i) * by, n - i);
+}
+
 /* Returns -log softmax(y)[target];  dy = scale*(softmax(y) - onehot), unless NULL. */
 static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n)
 {
@@ -7208,9 +7201,7 @@ static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, fl
     }
     total = sru__sum(sum);
     if (dy) {
-        const float by = scale / total;
-        for (i = 0; i < n; i += SRU__W)
-            sru__store_part(dy + i, sru__load_part(dy + i, n - i) * by, n - i);
+        SRU__FN(scale)(dy, dy, scale / total, n);
         dy[target] -= scale;
     }
     return sru__dlog((double)total) + (double)most - (double)aim;
@@ -7316,7 +7307,7 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
         SRU__MR, SRU__NP, SRU__W < 4 ? 16 : 4 * SRU__W, SRU__FN(product), DOT, PAIRS, \
         SRU__FN(unpack), SRU__FN(row), \
         SRU__FN(scan_forward), SRU__FN(attend), SRU__FN(attended), SRU__FN(layernorm), \
-        SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(multiply), SRU__FN(draw), \
+        SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(scale), SRU__FN(multiply), SRU__FN(draw), \
         SRU__TRAINING(SRU__FN(scan_backward)), SRU__TRAINING(SRU__FN(attend_backward)), \
         SRU__TRAINING(SRU__FN(layernorm_backward)), SRU__TRAINING(SRU__FN(squares)), \
         SRU__TRAINING(SRU__FN(adamw)) \
