@@ -1022,6 +1022,7 @@ typedef void sru__product(size_t k, const float *a, size_t row, size_t col, int 
                           const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                           int add, int mr, int nr, const uintptr_t *ahead, size_t quarters);
 
+/* What is compiled once for each instruction set: see the kernels of these names, at the end. */
 typedef struct sru__kernels {
     size_t rows, panels;    /* of a full tile of the product */
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
@@ -1143,15 +1144,15 @@ static float sru__decode(const unsigned char *p, int dtype)
 {
     uint32_t bits;
     float x;
-    if (dtype == 3) {
+    if (dtype == 3) {                                                   /* F64 */
         const uint64_t wide = sru__little(p, 8);
         double y;
         memcpy(&y, &wide, 8);
         return (float)y;
     }
     if (dtype == 1) return sru__from_f16((uint32_t)sru__little(p, 2));
-    if (dtype == 5) return (float)(p[0] < 128 ? p[0] : p[0] - 256);
-    if (dtype >= 4) return (float)p[0];
+    if (dtype == 5) return (float)(p[0] < 128 ? p[0] : p[0] - 256);     /* I8 */
+    if (dtype >= 4) return (float)p[0];                                 /* U8, BOOL */
     bits = dtype == 2 ? (uint32_t)sru__little(p, 2) << 16 : (uint32_t)sru__little(p, 4);
     memcpy(&x, &bits, 4);
     return x;
@@ -3071,6 +3072,7 @@ static sru_status sru__cpu_attention_backward(const sru_context *ctx, const sru_
 
 /* ---- operators: layer norm ------------------------------------------------------------------- */
 
+/* Of this operator and of the next ones, whatever rows they work on. */
 typedef struct sru__rows_job {
     float *y, *stats;               /* stats in backward: dgain of each part, then their dbias */
     float *dgain, *dbias;
@@ -3702,7 +3704,7 @@ typedef struct sru__layer {
     int skip;                   /* x is the skip term: K = 3, and there is one */
     int attention, projected_norm;      /* SRU++: with attention; with norm of what is projected */
     float scale_x;
-    float drop_c, drop_x, drop_out, drop_p;
+    float drop_c, drop_x, drop_out, drop_p;     /* dropout of c, of the input and output, of p */
     sru__slot slot[SRU__SLOTS];
     size_t end;                 /* bytes of the weights up to and with this layer */
     size_t S, ring;             /* floats of a sequence's state, and those before its ring there */
@@ -3949,7 +3951,7 @@ typedef struct sru__kept {
 #ifndef SRU_NO_BACKWARD
 enum { SRU__KEPT = SRU_MAX_LAYERS };
 #else
-enum { SRU__KEPT = 2 };     /* in inference one layer's at a time, kept[0]: less of a small stack */
+enum { SRU__KEPT = 2 };     /* in inference kept[0] alone: less of a small stack. Of 1 gcc warns */
 #endif
 
 static int sru__drops_x(const sru__layer *y, const sru_io *io)
