@@ -3716,8 +3716,7 @@ static size_t sru__tensor_bytes(sru_type type, size_t groups, size_t rows, size_
 {
     if (type == SRU_PLAIN) return rows * cols * 4;
     if (!matrix) return (rows * cols * 4 + 63) / 64 * 64;
-    return (groups * sru__ceil(rows / groups, SRU__PANEL) * sru__packed_panel(type, cols) + 63)
-           / 64 * 64;
+    return groups * sru__ceil(rows / groups, SRU__PANEL) * sru__packed_panel(type, cols);
 }
 
 static size_t sru__width(const sru_config *f)
