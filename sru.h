@@ -3448,9 +3448,9 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
     s.job.step1 = 1 - beta1;
     s.job.step2 = 1 - beta2;
     s.job.eps = eps;
-    s.job.rate = (float)(lr / (1 - sru__power(beta1, t)));
+    s.job.rate = (float)((double)lr / (1 - sru__power((double)beta1, t)));
     s.job.shrink = 1 - lr * decay;
-    s.job.root_unbias2 = (float)sru__dsqrt(1 / (1 - sru__power(beta2, t)));
+    s.job.root_unbias2 = (float)sru__dsqrt(1 / (1 - sru__power((double)beta2, t)));
     return sru__share_out(ctx, 80.0 * (double)n, sru__ceil(n, SRU__PANEL), sru__adamw_range, &s,
                           &s.kern);
 }
