@@ -1,6 +1,7 @@
 /* sru_cuda.cu - the operators of sru.h on NVIDIA GPUs. Public domain or MIT, like sru.h.
 
-       nvcc -O2 -c sru_cuda.cu            compute capability 7.5 or later; links with -lcublas
+       nvcc -O2 -arch=native -c sru_cuda.cu         for this machine's GPU, of compute capability
+                                                    7.5 or later; links with -lcublas
 
    In the program:
        #define SRU_CUDA                   // before sru.h: sru_cuda_open() and sru_cuda_close()
@@ -14,7 +15,8 @@
    First the kernels, each with its equation and the bytes that it moves; then the operators that
    launch them; then the table. Sums are taken in one order: the same call gives the same bits.
    Nothing waits for the GPU, and nothing is allocated, where ctx->work is given and results stay
-   on the device: so calls can be captured in a CUDA graph. */
+   on the device: so calls can be captured in a CUDA graph, which repeats what is no memory: the
+   context's seed and step, adamw's t and scale. */
 #define SRU_CUDA
 #include "sru.h"
 #include <cublas_v2.h>
@@ -872,7 +874,8 @@ __global__ void dropout_kernel(float *y, const float *x, const float *mask, floa
 }
 
 /* losses[i] = -log softmax(y[i])[target], dy = scale*(softmax - onehot). A warp has a row; reads it
-   once from memory and twice from L1, 8 bytes a value. A target that is no column makes NaN. */
+   once from memory and, of a few hundred columns, twice from L1: 8 bytes a value, of more up to 16.
+   A target that is no column makes NaN. */
 __global__ void softmax_loss_kernel(double *losses, float *dy, const float *y,
                                     const int32_t *targets, float scale, size_t rows, size_t n)
 {
@@ -955,7 +958,7 @@ struct device {
     void          *workspace;       /* of cuBLAS, so that it allocates none when it runs */
     sru_cuda_math  math;
     int            number;
-    size_t         multiprocessors;
+    size_t         multiprocessors, room;   /* of each, for blocks of 48 KB of shared memory */
     bool           reads_host;      /* the GPU can read all memory of the host */
 };
 enum { WORKSPACE = 32 << 20 };
@@ -1012,9 +1015,14 @@ sru_status check_pointers(const sru_context *c, const char *name, std::initializ
         return fail(c, SRU_EINVAL, "%s: device %d is current, but the backend's is %d", name,
                     current, device_of(c)->number);
     if (device_of(c)->reads_host) return SRU_OK;
-    for (const named &x : list)
-        if (x.p && kind_of(x.p) == cudaMemoryTypeUnregistered)
-            return fail(c, SRU_EINVAL, "%s: %s is in host memory, not in the GPU's", name, x.name);
+    for (const named &x : list) {
+        cudaPointerAttributes a;
+        if (!x.p) continue;
+        TRY(check(c, name, cudaPointerGetAttributes(&a, x.p)));
+        if (!a.devicePointer)
+            return fail(c, SRU_EINVAL, "%s: %s is not in memory that the GPU can read", name,
+                        x.name);
+    }
     return SRU_OK;
 }
 
@@ -1124,6 +1132,7 @@ sru_status deliver(const sru_context *c, const char *name, double *to, const dou
 void *alloc(const sru_context *ctx, size_t bytes)
 {
     void *p = NULL;
+    if (check_pointers(ctx, "alloc", {})) return NULL;
     if (check(ctx, "alloc", cudaMalloc(&p, bytes ? bytes : 1))) return NULL;
     if (check(ctx, "alloc", cudaMemsetAsync(p, 0, bytes, device_of(ctx)->stream))
         || check(ctx, "alloc", cudaStreamSynchronize(device_of(ctx)->stream))) {
@@ -1140,6 +1149,7 @@ sru_status copy(const sru_context *ctx, void *to, const void *from, size_t bytes
 {
     const cudaStream_t stream = device_of(ctx)->stream;
     if (ctx->measure || !bytes) return SRU_OK;
+    TRY(check_pointers(ctx, "copy", {}));
     if (!to) return fail(ctx, SRU_EINVAL, "copy: the destination is NULL");
     if (!from && !on_device(to)) {      /* the GPU may see it, too, and still be at work with it */
         TRY(check(ctx, "copy", cudaStreamSynchronize(stream)));
@@ -1382,10 +1392,12 @@ sru_status scan_product(const sru_context *c, const sru_scan *s, void *u, cudaDa
 
 size_t gates(const sru_scan &s) { return s.K == 2 ? 1 : 2; }
 
-/* So few columns that not all multiprocessors have three warps of them. */
-bool few(const sru_context *c, const sru_scan &s)
+/* So few columns that the blocks of all of them run at a time, at most so many on a multiprocessor:
+   its registers are enough for 3 of a forward and 2 of a backward pass. */
+bool few(const sru_context *c, const sru_scan &s, size_t most)
 {
-    return ceil_div(s.B*s.N, WARP) <= 3*device_of(c)->multiprocessors;
+    const device *d = device_of(c);
+    return ceil_div(s.B*s.N, WARP) <= d->multiprocessors*(d->room < most ? d->room : most);
 }
 
 template <int HELPERS, class H, unit UNIT, class U, class S>
@@ -1400,8 +1412,8 @@ sru_status scan_with(const sru_context *c, const sru_scan &s, size_t ldc, const 
 template <class H, unit UNIT, class U, class S>
 sru_status scan_skip(const sru_context *c, const sru_scan &s, size_t ldc, const U *u, const S *skip)
 {
-    return few(c, s) ? scan_with<FEW, H, UNIT>(c, s, ldc, u, skip)
-                     : scan_with<MANY, H, UNIT>(c, s, ldc, u, skip);
+    return few(c, s, 3) ? scan_with<FEW, H, UNIT>(c, s, ldc, u, skip)
+                        : scan_with<MANY, H, UNIT>(c, s, ldc, u, skip);
 }
 
 template <class H, unit UNIT, class U>
@@ -1517,8 +1529,8 @@ sru_status scan_back_unit(const sru_context *c, const sru_scan &s, size_t ldc, f
 {
     const H *skip = (const H *)(s.K == 4 ? further(s.u, 3*s.N, sizeof(H)) : s.x);
     H *dskip = (H *)(s.K == 4 ? further(s.du, 3*s.N, sizeof(H)) : s.x ? s.dx : NULL);
-    return few(c, s) ? scan_back_with<FEW, UNIT>(c, s, ldc, sums, skip, dskip)
-                     : scan_back_with<0, UNIT>(c, s, ldc, sums, skip, dskip);
+    return few(c, s, 2) ? scan_back_with<FEW, UNIT>(c, s, ldc, sums, skip, dskip)
+                        : scan_back_with<0, UNIT>(c, s, ldc, sums, skip, dskip);
 }
 
 template <class H>
@@ -1929,7 +1941,7 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
 {
     device *d = new device();
     sru_context c;
-    int number = 0, major = 0, minor = 0, reads = 0, count = 0;
+    int number = 0, major = 0, minor = 0, reads = 0, count = 0, shared = 0;
     memset(&c, 0, sizeof c);
     c.error = error;
     d->op = table;
@@ -1943,7 +1955,9 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
         cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, number);
         cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, number);
         d->number = number;
+        cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, number);
         d->multiprocessors = (size_t)count;
+        d->room = (size_t)shared/(49 << 10);    /* CUDA takes 1 KB of a block's own */
         d->reads_host = reads != 0;
         if (10*major + minor < 75)
             return fail(&c, SRU_EDEVICE, "sru_cuda_open: the GPU's compute capability is %d.%d, "

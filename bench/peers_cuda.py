@@ -109,11 +109,11 @@ def main():
                                                 torch.version.cuda, torch.backends.cudnn.version()))
     print("| | T, B, D | products | sru_cuda us | peer | peer us | ratio | in a graph us | ratio |")
     print("|---|---|---|---|---|---|---|---|---|")
-    scans, mine = [], {shape: ours(shape, seconds) for shape in SHAPES}
+    scans, mine, nets = [], {shape: ours(shape, seconds) for shape in SHAPES}, peers(torch)
     for what in ("inference", "training"):
         for shape in SHAPES:
             for mode in MODES:
-                for name, make in peers(torch).items():
+                for name, make in nets.items():
                     print(row(torch, what, shape, mode, name, make, mine[shape], seconds, scans),
                           flush=True)
     print("\n| T, B, D | storage | sru_cuda's scan us | peer | its kernel us | ratio |")

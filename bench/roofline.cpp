@@ -208,7 +208,7 @@ static void bench_layer(size_t T, size_t B, size_t D)
         const sru_type type = k < 3 ? SRU_PLAIN : storages[k - 2].type;
         const std::string stored = k < 3 ? "" : std::string(", stored so");
         const char *name = k < 3 ? maths[math] : storages[k - 2].name;
-        float *w = floats(3*D*D, type);
+        float *w = floats(3*ctx.op->pack(&ctx, NULL, type, NULL, D, D)/(k < 3 ? 4 : 2), type);
         char what[100];
         sru_scan p;
         memset(&p, 0, sizeof p);

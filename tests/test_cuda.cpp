@@ -827,7 +827,7 @@ template <class F> static void test_pointers(side &s, const char *name, int coun
         p[(size_t)i] = here;
         s.error[0] = 0;
         const sru_status status = f(p.data());
-        CHECK(status == SRU_EINVAL && strstr(s.error, name) && strstr(s.error, "in host memory"),
+        CHECK(status == SRU_EINVAL && strstr(s.error, name) && strstr(s.error, "the GPU can read"),
               "%s, pointer %d: status %d, '%s'", name, i, (int)status, s.error);
     }
 }
@@ -935,6 +935,8 @@ static void test_errors(void)
         cudaSetDevice((number + 1)%count);
         expect(op->linear_forward(&s.ctx, there, there, there, SRU_PLAIN, NULL, 1, 1, 1),
                SRU_EINVAL, s.error, "is current, but the backend's is");
+        expect(op->copy(&s.ctx, here, there, 4), SRU_EINVAL, s.error, "copy: device");
+        CHECK(!op->alloc(&s.ctx, 4) && strstr(s.error, "alloc: device"), "alloc: %s", s.error);
         cudaSetDevice(number);
     } else {
         printf("skipped: a call while another GPU is current: there is one\n");

@@ -79,7 +79,7 @@ done
 
 compile bench/roofline.cpp roofline.o
 link roofline $dir/roofline.o $dir/sru_cuda.o $dir/sru.o
-timeout 100 $dir/roofline 3 2 16 --seconds 0.001 --json > $dir/log.txt 2>&1
+timeout 100 $dir/roofline 3 2 20 --seconds 0.001 --json > $dir/log.txt 2>&1
 count $? 'roofline_cuda'
 [ $(grep -c '"us"' $dir/log.txt) = $(wc -l < $dir/log.txt) ]
 count $? 'roofline_cuda: lines without a time'

@@ -471,9 +471,10 @@ enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemory
 enum cudaDeviceAttr { cudaDevAttrClockRate = 13, cudaDevAttrMultiProcessorCount = 16,
                       cudaDevAttrComputeCapabilityMajor = 75,
                       cudaDevAttrComputeCapabilityMinor = 76,
+                      cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
                       cudaDevAttrPageableMemoryAccess = 88 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal };
-struct cudaPointerAttributes { cudaMemoryType type; };
+struct cudaPointerAttributes { cudaMemoryType type; void *devicePointer; };
 struct cudaDeviceProp { char name[256]; int major, minor; };
 
 inline const char *cudaGetErrorString(cudaError_t e)
@@ -514,6 +515,7 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr which, int)
            : which == cudaDevAttrComputeCapabilityMinor ? capability%10
            : which == cudaDevAttrMultiProcessorCount
            ? (int)standin::setting("STANDIN_MULTIPROCESSORS", 1)
+           : which == cudaDevAttrMaxSharedMemoryPerMultiprocessor ? 228 << 10
            : which == cudaDevAttrClockRate ? 1000000 : 0;
     return cudaSuccess;
 }
@@ -574,8 +576,9 @@ inline cudaError_t cudaFree(void *p)
 inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p)
 {
     const unsigned char *arena = standin::arena(), *byte = (const unsigned char *)p;
-    a->type = byte >= arena && byte < arena + standin::used ? cudaMemoryTypeDevice
-                                                            : cudaMemoryTypeUnregistered;
+    const bool inside = byte >= arena && byte < arena + standin::used;
+    a->type = inside ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    a->devicePointer = inside ? (void *)p : nullptr;
     return cudaSuccess;
 }
 
