@@ -147,7 +147,7 @@ typedef struct sru_config {
                                                mask for all time steps */
     float    layer_dropout;                 /* of the outputs between layers, elementwise (the
                                                reference has no such argument) */
-    int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ */
+    int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ alone */
     int      attention_every_n_layers;      /* n: in layers n, 2n, ... counted from 1; 0 means 1 */
     int      attention_last_n_layers;       /* n > 0: in the last n layers only; -1: in none (the
                                                reference's 0, whose -1 is 0 here) */
@@ -3911,7 +3911,7 @@ static sru_status sru__check_config(const sru_config *f, char *error)
         const size_t P = sru__projection(f, l);
         if (f->projection_sizes[l] < 0) wrong = "projection_sizes must not be negative";
         else if (f->arch == SRU_ARCH_SRUPP && !P) wrong = "SRU++ wants a projection_size";
-        else if (f->arch == SRU_ARCH_SRUPP && P % sru__heads(f))
+        else if (sru__attends(f, l) && P % sru__heads(f))
             wrong = "projection_size must be a multiple of num_heads";
     }
     if (!wrong) {
@@ -4249,6 +4249,21 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
 #ifdef SRU_NO_BACKWARD
     if (io->tape) return SRU__FAIL(c, SRU_EINVAL, "%s: there is no backward to want a tape", name);
 #endif
+    if (!c || !c->measure) {
+        if ((uintptr_t)m->weights % sizeof(float))
+            return SRU__FAIL(c, SRU_EINVAL, "%s: the weights are not aligned for float", name);
+        if (io->x && io->x == io->h && !m->vocab_size
+            && (io->tape || f->bidirectional || f->arch == SRU_ARCH_SRUPP
+                || sru__width(f) != (size_t)f->input_size))
+            return SRU__FAIL(c, SRU_EINVAL, "%s: h may be x only in inference of an SRU in one "
+                             "direction, where N is I", name);
+        if (io->dx && (io->dx == io->x || io->dx == io->dh))
+            return SRU__FAIL(c, SRU_EINVAL, "%s: dx must be neither x nor dh", name);
+        for (l = 0; l < sru__layers(f) && io->saved && io->memory; l++)
+            if (io->saved[l] && io->saved[l] == io->memory[l])
+                return SRU__FAIL(c, SRU_EINVAL, "%s: saved and memory of layer %u are one array",
+                                 name, (size_t)l);
+    }
     for (l = 0; l < sru__layers(f) && io->attn_mask && io->memory_length; l++)
         if (sru__attends(f, l) && !(io->memory && io->memory[l]))
             return SRU__FAIL(c, SRU_EINVAL, "%s: attn_mask is (T,M+T) of layers that have memory; "

@@ -1605,6 +1605,21 @@ static void test_errors(void)
     m = n.m;
     m.weights = NULL;
     expect(sru_forward(&c, &m, &k.io), SRU_EINVAL, "forward: weights NULL");
+    m.weights = (const char *)n.m.weights + 1;
+    expect(sru_forward(&c, &m, &k.io), SRU_EINVAL, "forward: weights between floats");
+    io = k.io;
+    io.h = k.x;
+    m = n.m;
+    CHECK(sru_forward(&c, &m, &io) == (in_place(&n) ? SRU_OK : SRU_EINVAL), "forward: in place");
+    m.config.input_size = 2;
+    m.config.hidden_size = m.config.bidirectional = 1;
+    expect(sru_forward(&c, &m, &io), SRU_EINVAL, "forward: in place in two directions");
+    m.config.bidirectional = 0;
+    expect(sru_forward(&c, &m, &io), SRU_EINVAL, "forward: in place, of another width");
+    m.config.hidden_size = 2;
+    CHECK(sru_forward(&c, &m, &io) == SRU_OK, "forward in place: %s", message);
+    io.tape = some;
+    expect(sru_forward(&c, &m, &io), SRU_EINVAL, "forward: in place with a tape");
     io = k.io;
     io.x = NULL;
     expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: x NULL");
@@ -1634,6 +1649,12 @@ static void test_errors(void)
     io = k.io;
     io.dh = NULL;
     expect(sru_backward(&c, &n.m, &io), SRU_EINVAL, "backward: dh NULL");
+    io = k.io;
+    io.dh = k.io.h;
+    io.dx = k.x;
+    expect(sru_backward(&c, &n.m, &io), SRU_EINVAL, "backward: dx is x");
+    io.dx = k.io.h;
+    expect(sru_backward(&c, &n.m, &io), SRU_EINVAL, "backward: dx is dh");
     if (in_form(&q8, &n, SRU_Q8)) {
         expect(sru_forward(&c, &q8.m, &k.io), SRU_EINVAL, "forward with a tape on Q8");
         expect(sru_backward(&c, &q8.m, &k.io), SRU_EINVAL, "backward on Q8");

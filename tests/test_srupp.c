@@ -997,6 +997,10 @@ static void test_padded_windows(void)
     }
     CHECK(!memcmp(dx, h, T*B*N*4) && !memcmp(grads[0], grads[1], n.weights),
           "other gradients without those of memory");
+    dmemories[0] = memory;
+    io.tape = NULL;
+    io.saved = dmemories;
+    CHECK(sru_forward(&c, &m, &io) == SRU_EINVAL && strstr(error, "saved and memory"), "%s", error);
     free(x); free(h); free(tape_h); free(memory); free(mask); free(dx); free(pad); free(grads[0]);
     free(grads[1]); free(io.tape); free(weights);
 }
@@ -1020,7 +1024,8 @@ static void test_fewer_sequences(void)
             weights = make_model(&m, &f, SRU_F32, T, B, &n);
             for (threads = 1; threads <= 5; threads += 2)
                 for (fewer = 1; fewer <= B; fewer++) {
-                    float *x = test_floats(T*B*D), *state = test_floats(B*n.state);
+                    float *x = test_floats(T*B*D), *h = test_floats(T*B*D);
+                    float *state = test_floats(B*n.state);
                     char error[SRU_ERROR_SIZE] = "";
                     sru_context c = context(threads, error);
                     sru_io io;
@@ -1030,13 +1035,15 @@ static void test_fewer_sequences(void)
                     c.work_size = n.work;
                     io.T = T;
                     io.B = fewer;
-                    io.x = io.h = x;
+                    io.x = x;
+                    io.h = h;
                     io.state = state;
                     CHECK(sru_forward(&c, &m, &io) == SRU_OK, "%d heads, %lu of %lu sequences on "
                           "%d threads: %s", heads, (unsigned long)fewer, (unsigned long)B, threads,
                           error);
                     free(c.work);
                     free(state);
+                    free(h);
                     free(x);
                 }
             free(weights);
@@ -1251,6 +1258,9 @@ static void test_errors(void)
     m.config.projection_size = 6;
     m.config.num_heads = 4;
     CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_EINVAL && strstr(error, "num_heads"), "%s", error);
+    m.config.attention_last_n_layers = -1;      /* no layer has heads */
+    CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_OK, "no attention: %s", error);
+    m.config.attention_last_n_layers = 0;
     m.config.num_heads = -1;
     CHECK(sru_size(&n, &c, &m, 1, 1) == SRU_EINVAL && strstr(error, "num_heads"), "%s", error);
     m.config.num_heads = 2;
