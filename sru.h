@@ -7202,7 +7202,10 @@ static void SRU__FN(scale)(float *y, const float *x, float by, size_t n)
 /* Returns -log softmax(y)[target];  dy = scale*(softmax(y) - onehot), unless NULL. */
 static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n)
 {
-    sru__vec best = sru__zero() + y[0], sum = sru__zero();
+    /* vectors that are summed up first: in a sum of very many of about the same size, each would be
+       rounded the same way, to a bit that is worth much of it */
+    enum { RUN = 256 };
+    sru__vec best = sru__zero() + y[0], sum = sru__zero(), sums = sum;
     const float aim = y[target];
     float most, total;
     size_t i;
@@ -7214,8 +7217,12 @@ static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, fl
         if (n - i < SRU__W) e = sru__load_part((const float *)&e, n - i);
         sum = sum + e;
         if (dy) sru__store_part(dy + i, e, n - i);
+        if (i % (RUN * SRU__W) == 0) {
+            sums = sums + sum;
+            sum = sru__zero();
+        }
     }
-    total = sru__sum(sum);
+    total = sru__sum(sums + sum);
     if (dy) {
         SRU__FN(scale)(dy, dy, scale / total, n);
         dy[target] -= scale;

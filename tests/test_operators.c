@@ -1730,6 +1730,20 @@ static void test_softmax(void)
     misaligned = 0;
     test_softmax_nan();
     {
+        /* a sum of very many numbers of one size */
+        const size_t n = 1 << 18;
+        const int32_t target = 5;
+        float *y = zeros(n);
+        double loss = -1, want;
+        sru_context c = context(1);
+        for (i = 1; i < n; i++) y[i] = -2.3f;
+        want = naive_softmax_loss(NULL, wide(y, n), &target, 1, 1, n);
+        op->softmax_loss(&c, &loss, NULL, y, &target, 1, 1, n);
+        CHECK(fabs(loss - want) <= 1e-6*want, "loss of %lu equal numbers is %.9g, not %.9g",
+              (unsigned long)n, loss, want);
+        release();
+    }
+    {
         /* exact answers: one logit far above, far below, all equal */
         static const float y[] = {1e4f, -1e4f, 0, -1e4f, -1e4f, 1e4f, -1e4f, -1e4f, -1e4f};
         static const int32_t hit[] = {0, 2, 1}, miss[] = {1, 0, 0}, none[] = {-1, -1, -1};
