@@ -910,8 +910,9 @@ static int sru__apart(int threads, size_t shares)
 }
 
 /* Arithmetic on numbers below 1.2e-38 is up to a hundred times slower than on others, and attention
-   is full of them: while kernels run they count as 0, where the processor offers that. */
-#if defined(__GNUC__) && (defined(__SSE__) || defined(__aarch64__))
+   is full of them: while kernels run they count as 0, where the processor offers that. x87, with
+   which gcc -m32 computes even where there is SSE, does not. */
+#if defined(__GNUC__) && (defined(__SSE_MATH__) || defined(__aarch64__))
 enum { SRU__FLUSHES = 1 };
 #else
 enum { SRU__FLUSHES = 0 };
