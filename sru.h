@@ -6795,7 +6795,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
 
 SRU__INLINE void SRU__FN(scan_units)(const sru__scan_job *s, const int gates)
 {
-    const int any = SRU__W > 1 && gates > 1;    /* what is left in one go, not vector by vector */
+    const int any = SRU__W > 1;                 /* what is left in one go, not vector by vector */
     size_t at, nv, last;
     for (at = 0; at < s->n; at += nv * SRU__W) {
         const size_t left = s->n - at;
