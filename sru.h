@@ -952,22 +952,27 @@ static void sru__piece(size_t n, size_t i, size_t count, sru__work work, void *j
 }
 
 /* All of one piece of work, then all of the next; either count may be 0. The only place where
-   threads are started; kernels run inside. */
+   threads are started; kernels run inside. Who has which piece is not asked by omp_get_thread_num():
+   where libgomp and LLVM's OpenMP are in one process, the one that did not start the threads may
+   answer. */
 static void sru__parallel_then(int threads, size_t count, sru__work work, size_t next_count,
                                sru__work next, void *job)
 {
     unsigned long mode;
 #ifdef _OPENMP
     if (threads > 1 && (count > 1 || next_count > 1)) {
+        const size_t n = (size_t)threads;
         #pragma omp parallel num_threads(threads) private(mode)
         {
-            const size_t n = (size_t)omp_get_num_threads(), i = (size_t)omp_get_thread_num();
+            size_t i;
             mode = sru__flush_denormals();
-            if (count) sru__piece(n, i, count, work, job);
+            #pragma omp for schedule(static, 1) nowait
+            for (i = 0; i < n; i++) sru__piece(n, i, count, work, job);
             if (count && next_count) {
                 #pragma omp barrier
             }
-            if (next_count) sru__piece(n, i, next_count, next, job);
+            #pragma omp for schedule(static, 1) nowait
+            for (i = 0; i < n; i++) sru__piece(n, i, next_count, next, job);
             sru__set_float_mode(mode);
         }
         return;
