@@ -404,7 +404,8 @@ static inline int st_read_config(st_config *f, const st_file *file, char fault[2
             if (!st_take(&c, ']')) return st_fail(&c, "a list does not end");
         } else if (i < n) {
             if (!st_number(&c, fields[i].value)) return 0;
-        } else if (!strcmp(key, "amp_recurrence_fp16")) {
+        } else if (!strcmp(key, "amp_recurrence_fp16") || !strcmp(key, "custom_m")
+                   || !strcmp(key, "transform_module")) {
             if (!st_number(&c, &without_effect)) return 0;
         } else {
             sprintf(text, "the config's argument '%.100s' is unknown here", key);
