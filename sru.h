@@ -221,7 +221,7 @@ typedef struct sru_io {
                                        that comes after), and nobody attends to it; x must be
                                        finite there too. NULL: none */
 
-    size_t         memory_length;   /* M.  From here on: SRU++ */
+    size_t         memory_length;   /* M, in all layers.  From here on: SRU++ */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
                                        be attended to, in place of rings; or NULL, as may be each.
                                        width: N; of layer 0 I, without proj_input_to_hidden_first.

@@ -57,10 +57,12 @@ int main(int argc, char **argv)
     sru_cpu()->scan_backward(NULL, &layer);                         /* du, dv, dbias; skip's dx */
     sru_cpu()->linear_backward(NULL, dx, dw, NULL, du, x, w, 1, T*B, K*N, N);   /* dx += du w */
 
-    const int agree =
-        check("dx[4]",    &x[4],    dx[4])    & check("dw[4]",    &w[4],    dw[4]) &
-        check("dv[1]",    &v[1],    dv[1])    & check("dv[5]",    &v[5],    dv[5]) &
-        check("dbias[0]", &bias[0], dbias[0]) & check("dbias[3]", &bias[3], dbias[3]);
+    int agree = check("dx[4]", &x[4], dx[4]);
+    agree &= check("dw[4]",    &w[4],    dw[4]);
+    agree &= check("dv[1]",    &v[1],    dv[1]);
+    agree &= check("dv[5]",    &v[5],    dv[5]);
+    agree &= check("dbias[0]", &bias[0], dbias[0]);
+    agree &= check("dbias[3]", &bias[3], dbias[3]);
     puts(agree ? "they agree" : "they differ");
     return !agree;
 }
