@@ -952,7 +952,7 @@ static void sru__piece(size_t n, size_t i, size_t count, sru__work work, void *j
 }
 
 /* All of one piece of work, then all of the next; either count may be 0. The only place where
-   threads are started; kernels run inside. Who has which piece is not asked by omp_get_thread_num():
+   threads are started; kernels run inside. omp_get_thread_num() is not asked who has which piece:
    where libgomp and LLVM's OpenMP are in one process, the one that did not start the threads may
    answer. */
 static void sru__parallel_then(int threads, size_t count, sru__work work, size_t next_count,
