@@ -500,10 +500,12 @@ __global__ void sum_rows_kernel(float *out, float *more, size_t split, const flo
 
 /* ---- attention ----
 
-   Scores are products by cuBLAS, for one head and some queries at a time: (B,n,keys), of the keys
-   from k0 on, which is all that the queries see of them. A block has a row of them, one query. */
+   Scores are products by cuBLAS, for one head of some sequences and some queries at a time:
+   (B,n,keys), of the keys from k0 on, which is all that the queries see of them. A block has a row
+   of them, one query. */
 struct seen {
-    size_t h, t0, n, k0, keys;      /* head; first query, queries; first key, keys */
+    size_t h, b0, B;                /* head; first sequence, sequences */
+    size_t t0, n, k0, keys;         /* first query, queries; first key, keys */
     float scale, keep;              /* 1/sqrt(P/H); 1/(1 - dropout) */
     uint64_t key;                   /* of dropout */
 };
@@ -513,7 +515,7 @@ struct query {
     size_t b, t, S, head;
 
     __device__ query(const sru_attention &s, const seen &k, size_t row)
-        : b(row/k.n), t(k.t0 + row%k.n), S(s.M + s.T), head(b*(size_t)s.H + k.h) {}
+        : b(k.b0 + row/k.n), t(k.t0 + row%k.n), S(s.M + s.T), head(b*(size_t)s.H + k.h) {}
 
     /* The score of a key, -infinity where it is hidden. */
     __device__ float score(const sru_attention &s, float x, size_t j) const
@@ -1609,50 +1611,58 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
                                     P(s->dalpha)});
 }
 
-/* Scores of a query: of a head, or through rings of all; and queries at a time, at most. */
-size_t scores_of_query(const sru_attention *s)
-{
-    return s->B*(s->ring ? (size_t)s->H*s->window : s->M + s->T);
-}
+enum { SCORES = SRU_CUDA_SCORES/2/4, QUERIES = 128 };
 
-size_t most_queries(const sru_attention *s)
-{
-    return s->ring && s->T > RING_STEPS ? (size_t)RING_STEPS : s->T;
-}
-
-enum { SCORES = SRU_CUDA_SCORES/2/4 };
-
-/* Queries at a time, so that their scores stay in L2. */
+/* Queries at a time, so that their scores stay in L2: some of all sequences; where these would be
+   few, and all keys read again for each few, QUERIES of as many sequences as there is room for. */
 size_t queries(const sru_attention *s)
 {
-    const size_t n = SCORES/scores_of_query(s), most = most_queries(s);
+    const size_t S = s->M + s->T, least = s->T < QUERIES ? s->T : (size_t)QUERIES;
+    const size_t all = SCORES/(s->B*S), one = SCORES/S, n = one < least ? one : least;
+    const size_t some = all < n ? n : all;
+    return some < 1 ? 1 : some < s->T ? some : s->T;
+}
+
+size_t sequences(const sru_attention *s)
+{
+    const size_t n = SCORES/(queries(s)*(s->M + s->T));
+    return n < 1 ? 1 : n < s->B ? n : s->B;
+}
+
+/* Through rings: steps at a time, of all sequences and heads. */
+size_t ring_steps(const sru_attention *s, size_t most)
+{
+    const size_t n = SCORES/(s->B*(size_t)s->H*s->window);
     return n < 1 ? 1 : n < most ? n : most;
 }
 
-/* Floats of a block's scores; in a measuring call, the most that fewer steps or sequences take. */
+/* Floats of scores at a time; in a measuring call, the most that fewer steps or sequences take. */
 size_t scores_size(const sru_context *c, const sru_attention *s)
 {
-    const size_t query = scores_of_query(s);
-    if (!c->measure || queries(s) == most_queries(s)) return queries(s)*query;
-    return SCORES > query ? (size_t)SCORES : query;
+    const size_t most = s->ring && s->T > RING_STEPS ? (size_t)RING_STEPS : s->T;
+    const size_t one = s->ring ? s->B*(size_t)s->H*s->window : s->M + s->T;
+    const size_t all = s->ring ? most*one : s->B*most*one;
+    const size_t n = s->ring ? ring_steps(s, most)*one : queries(s)*sequences(s)*one;
+    return !c->measure || n == all ? n : SCORES > one ? (size_t)SCORES : one;
 }
 
-/* Calls body for each head and block of queries, with what these see. */
+/* Calls body for each head and block of sequences and queries, with what these see. */
 template <class Body>
 sru_status each_block(const sru_context *c, const sru_attention *s, Body body)
 {
-    const size_t most = queries(s);
-    for (size_t h = 0; h < (size_t)s->H; h++)
-        for (size_t t = 0; t < s->T; t += most) {
+    const size_t heads = (size_t)s->H, blocks = heads*ceil_div(s->B, sequences(s));
+    for (size_t i = 0; i < blocks; i++)
+        for (size_t t = 0; t < s->T; t += queries(s)) {
+            const size_t b = i/heads*sequences(s), at = s->M + t;
             seen k;
-            const size_t n = s->T - t < most ? s->T - t : most, at = s->M + t;
-            const size_t end = s->causal || s->window ? at + n : s->M + s->T;
-            k.h = h;
+            k.h = i%heads;
+            k.b0 = b;
+            k.B = s->B - b < sequences(s) ? s->B - b : sequences(s);
             k.t0 = t;
-            k.n = n;
+            k.n = s->T - t < queries(s) ? s->T - t : queries(s);
             k.k0 = s->window && at + 1 > s->window ? at + 1 - s->window : 0;
-            k.keys = end - k.k0;
-            k.scale = (float)(1/sqrt((double)(s->P/(size_t)s->H)));
+            k.keys = (s->causal || s->window ? at + k.n : s->M + s->T) - k.k0;
+            k.scale = (float)(1/sqrt((double)(s->P/heads)));
             k.keep = 1/(1 - s->dropout);
             k.key = key_of(c, s->id);
             TRY(body(k));
@@ -1660,16 +1670,18 @@ sru_status each_block(const sru_context *c, const sru_attention *s, Body body)
     return SRU_OK;
 }
 
-/* The columns of a head in (steps,B,P), from a step on, for all sequences; and in (steps,B,2,P). */
-matrix head_of(const sru_attention *s, const float *p, size_t h, size_t step)
+/* What a block has in (steps,B,P), from a step on; and in (steps,B,2,P). */
+matrix head_of(const sru_attention *s, const float *p, const seen &k, size_t step)
 {
-    return {p + step*s->B*s->P + h*(s->P/(size_t)s->H), CUDA_R_32F, s->B*s->P, false, s->P};
+    return {p + (step*s->B + k.b0)*s->P + k.h*(s->P/(size_t)s->H), CUDA_R_32F, s->B*s->P, false,
+            s->P};
 }
 
-matrix head_of_2(const sru_attention *s, const float *p, size_t h, size_t step, bool transposed)
+matrix head_of_2(const sru_attention *s, const float *p, const seen &k, size_t step,
+                 bool transposed)
 {
-    return {p + step*s->B*2*s->P + h*(s->P/(size_t)s->H), CUDA_R_32F, s->B*2*s->P, transposed,
-            2*s->P};
+    return {p + (step*s->B + k.b0)*2*s->P + k.h*(s->P/(size_t)s->H), CUDA_R_32F, s->B*2*s->P,
+            transposed, 2*s->P};
 }
 
 matrix scores_of(const seen &k, const float *p, bool transposed)
@@ -1691,7 +1703,7 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
         if (!scores) return no_memory(c, name);
         if (c->measure) return SRU_OK;
         if (s->ring) {
-            const size_t C = ring_slots(s->window), most = queries(s);
+            const size_t C = ring_slots(s->window), most = ring_steps(s, RING_STEPS);
             for (size_t t = 0; t < s->T; t += most) {
                 const size_t steps = s->T - t < most ? s->T - t : most;
                 TRY(launch(c, name, ring_kernel, s->B*(size_t)s->H, steps, RING, *s, C, t,
@@ -1701,11 +1713,11 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
             return SRU_OK;
         }
         TRY(each_block(c, s, [&](const seen &k) -> sru_status {
-            TRY(gemm(c, name, scores_of(k, scores, false), head_of(s, s->q, k.h, k.t0),
-                     head_of_2(s, s->kv, k.h, k.k0, true), k.n, k.keys, hd, k.scale, 0, s->B));
-            TRY(launch(c, name, softmax_kernel, s->B*k.n, 1, ATTEND, *s, k, scores));
-            return gemm(c, name, head_of(s, a, k.h, k.t0), scores_of(k, scores, false),
-                        head_of_2(s, s->kv + s->P, k.h, k.k0, false), k.n, hd, k.keys, 1, 0, s->B);
+            TRY(gemm(c, name, scores_of(k, scores, false), head_of(s, s->q, k, k.t0),
+                     head_of_2(s, s->kv, k, k.k0, true), k.n, k.keys, hd, k.scale, 0, k.B));
+            TRY(launch(c, name, softmax_kernel, k.B*k.n, 1, ATTEND, *s, k, scores));
+            return gemm(c, name, head_of(s, a, k, k.t0), scores_of(k, scores, false),
+                        head_of_2(s, s->kv + s->P, k, k.k0, false), k.n, hd, k.keys, 1, 0, k.B);
         }));
         if (!s->alpha && a == s->o) return SRU_OK;
         return launch(c, name, attention_output_kernel, ceil_div(n, 256), 1, 256, s->o, s->q, a,
@@ -1736,21 +1748,21 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
             TRY(launch(c, name, total_kernel<float>, 1, 1, 256, s->dalpha, dots, heads*s->T, ADD));
         TRY(copy(c, s->dkv, NULL, S*s->B*2*s->P*4));
         return each_block(c, s, [&](const seen &k) -> sru_status {
-            const matrix keys = head_of_2(s, s->kv, k.h, k.k0, false);
-            const matrix dkeys = head_of_2(s, s->dkv, k.h, k.k0, false);
-            const matrix dvalues = head_of_2(s, s->dkv + s->P, k.h, k.k0, false);
-            const matrix q = head_of(s, s->q, k.h, k.t0), out = head_of(s, da, k.h, k.t0);
+            const matrix keys = head_of_2(s, s->kv, k, k.k0, false);
+            const matrix dkeys = head_of_2(s, s->dkv, k, k.k0, false);
+            const matrix dvalues = head_of_2(s, s->dkv + s->P, k, k.k0, false);
+            const matrix q = head_of(s, s->q, k, k.t0), out = head_of(s, da, k, k.t0);
             TRY(gemm(c, name, scores_of(k, scores, false), q,
-                     head_of_2(s, s->kv, k.h, k.k0, true), k.n, k.keys, hd, k.scale, 0, s->B));
+                     head_of_2(s, s->kv, k, k.k0, true), k.n, k.keys, hd, k.scale, 0, k.B));
             TRY(gemm(c, name, scores_of(k, ds, false), out,
-                     head_of_2(s, s->kv + s->P, k.h, k.k0, true), k.n, k.keys, hd, 1, 0, s->B));
-            TRY(launch(c, name, softmax_backward_kernel, s->B*k.n, 1, ATTEND, *s, k, scores, ds));
+                     head_of_2(s, s->kv + s->P, k, k.k0, true), k.n, k.keys, hd, 1, 0, k.B));
+            TRY(launch(c, name, softmax_backward_kernel, k.B*k.n, 1, ATTEND, *s, k, scores, ds));
             /* forward: a = w v, scores = scale q k' */
             TRY(gemm(c, name, dvalues, scores_of(k, scores, true), out, k.keys, hd, k.n, 1, 1,
-                     s->B));
-            TRY(gemm(c, name, dkeys, scores_of(k, ds, true), q, k.keys, hd, k.n, k.scale, 1, s->B));
-            return gemm(c, name, head_of(s, s->dq, k.h, k.t0), scores_of(k, ds, false), keys, k.n,
-                        hd, k.keys, k.scale, 1, s->B);
+                     k.B));
+            TRY(gemm(c, name, dkeys, scores_of(k, ds, true), q, k.keys, hd, k.n, k.scale, 1, k.B));
+            return gemm(c, name, head_of(s, s->dq, k, k.t0), scores_of(k, ds, false), keys, k.n,
+                        hd, k.keys, k.scale, 1, k.B);
         });
     });
 }
