@@ -425,6 +425,8 @@ static void test_attention(void)
         if (brief > 1 && has) continue;
         compare("attention of many steps", [=](side &s) { return attention(s, 70, 2, 2, 5, has); },
                 1e-5);
+        compare("attention of many sequences",
+                [=](side &s) { return attention(s, 25, 5, 2, 5, has); }, 1e-5);
     }
     report("attention");
     for (size_t window = 3; window <= 140; window += brief ? 100 : 46)
