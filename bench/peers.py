@@ -444,6 +444,8 @@ def main():
              if wanted(row[0])]
     points = [p for p in curves(os.cpu_count()) if wanted("against " + p[0])]
     with_memory = wanted("memory")
+    if not (cases or points or with_memory):
+        sys.exit("peers.py: nothing is called '%s'" % o.only)
     few = min(3, o.repetitions)
     progress = Progress(o.repetitions*sum(1 + len(c[3]) for c in cases)
                         + few*sum(1 + len(p[4]) for p in points)

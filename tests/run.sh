@@ -95,7 +95,7 @@ report()
         return
     fi
     p=${last%% *}; f=${last#*, }; f=${f%% *}
-    if [ $f = 0 ] && [ $status != 0 ]; then
+    if [ $f = 0 ] && { [ $status != 0 ] || [ $p = 0 ]; }; then
         tail -n 30 $log
         fail "$program: failed, with status $status after '$last'"
     elif [ $f != 0 ]; then

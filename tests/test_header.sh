@@ -282,6 +282,7 @@ symbols()                       # symbols WHAT COMPILER FLAGS...
 {
     label=$1; shift
     check "$label: no warning" "$@" -c tests/sru.c -o $dir/symbols.o
+    check "$label: nm finds sru_forward" sh -c "nm $dir/symbols.o | grep -q ' T sru_forward'"
     foreign=$(nm -g --defined-only $dir/symbols.o | awk '{ print $3 }' | grep -v '^sru_' | xargs)
     check "$label: symbols without sru_: $foreign" [ -z "$foreign" ]
     private=$(nm -g --defined-only $dir/symbols.o | awk '{ print $3 }' | grep '^sru__' | xargs)
