@@ -124,6 +124,28 @@ refused build/server $dir/plus.safetensors
 check "mcu" build/mcu
 cp $dir/log.txt $dir/mcu.txt
 check "mcu.c is close to hello.c" close $dir/hello.txt $dir/mcu.txt 2e-3
+
+# on a board of QEMU, whose stack and floating-point unit somebody must set up
+if have arm-none-eabi-gcc && have qemu-system-arm; then
+    cat > $dir/board.c <<'END'
+extern void _start(void);
+static void reset(void)
+{
+    *(volatile unsigned *)0xe000ed88 |= 0xfu << 20;
+    _start();
+}
+__attribute__((section(".vectors"))) void (*const vectors[])(void) = {
+    (void (*)(void))0x20400000, reset
+};
+END
+    check "mcu.c for a Cortex-M4" arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb -mfloat-abi=hard \
+        -mfpu=fpv4-sp-d16 $warnings -Os -DNDEBUG -Ibuild --specs=rdimon.specs \
+        -ffunction-sections -Wl,--gc-sections,--section-start=.vectors=0,-u,vectors \
+        examples/mcu.c $dir/board.c -o $dir/mcu.elf
+    check "mcu.c on a Cortex-M4" timeout 60 qemu-system-arm -M mps2-an386 -nographic \
+        -semihosting-config enable=on,target=native -kernel $dir/mcu.elf
+    check "mcu.c on a Cortex-M4 is close to mcu.c" close $dir/mcu.txt $dir/before.txt 2e-6
+fi
 check "pack, f32" build/pack examples/rnn.safetensors f32
 check "pack, bf16" build/pack examples/rnn.safetensors bf16
 refused build/pack $dir/no-such-file q8
