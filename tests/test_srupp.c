@@ -390,7 +390,8 @@ static void test_attention_masked(void)
     test_fill(kv, 2*N, 1);
     test_fill(dout, N, 1);
     s.T = T;
-    s.B = s.H = 1;
+    s.B = 1;
+    s.H = 1;
     s.P = P;
     s.q = q;
     s.kv = kv;
