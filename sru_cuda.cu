@@ -820,7 +820,7 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     }
     sum = over_block<warp_sum>(sum, 0, shared);
     /* Columns of values side by side; each is added up in parts, if there are threads for it. */
-    const size_t columns = hd < RING ? (hd + WARP - 1)/WARP*WARP : RING;
+    const size_t columns = hd < RING ? (hd + WARP - 1)/WARP*WARP : (size_t)RING;
     const size_t parts = RING/columns, part = threadIdx.x/columns;
     for (size_t first = 0; first < hd; first += columns) {
         const size_t j = first + threadIdx.x%columns, end = j < hd ? keys : 0;
