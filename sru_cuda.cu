@@ -776,7 +776,7 @@ __global__ void attention_output_backward_kernel(const sru_attention s, float *d
 /* Attention through rings: of each sequence [place | keys before], then C slots of a key and a
    value (2,P). A block has a head of a sequence and one of the steps from t0 on; the keys of these
    are still in kv, earlier ones in slots. scores (steps, B*H, window) is scratch memory. */
-enum { RING = 1024, RING_STEPS = 128 };     /* threads of a block; steps at a time, at most */
+enum { RING = 1024, RING_STEPS = 128 };     /* threads of a block and steps at a time, at most */
 
 __global__ void __launch_bounds__(RING)
 ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scores)
@@ -805,7 +805,7 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     };
     scores += ((size_t)blockIdx.y*gridDim.x + blockIdx.x)*s.window;
     float most = -INFINITY, sum = 0;
-    for (size_t i = threadIdx.x/WARP; i < keys; i += RING/WARP) {       /* a warp has a key */
+    for (size_t i = threadIdx.x/WARP; i < keys; i += blockDim.x/WARP) { /* a warp has a key */
         const float *k = key(i);
         float dot = 0;
         for (size_t j = lane; j < hd; j += WARP) dot = fmaf(q[j], k[j], dot);
@@ -814,14 +814,14 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
         most = fmaxf(most, dot);
     }
     most = over_block<warp_max>(most, -INFINITY, shared);
-    for (size_t i = threadIdx.x; i < keys; i += RING) {
+    for (size_t i = threadIdx.x; i < keys; i += blockDim.x) {
         scores[i] = expf(scores[i] - most);
         sum += scores[i];
     }
     sum = over_block<warp_sum>(sum, 0, shared);
     /* Columns of values side by side; each is added up in parts, if there are threads for it. */
-    const size_t columns = hd < RING ? (hd + WARP - 1)/WARP*WARP : (size_t)RING;
-    const size_t parts = RING/columns, part = threadIdx.x/columns;
+    const size_t wide = (hd + WARP - 1)/WARP*WARP, columns = wide < blockDim.x ? wide : blockDim.x;
+    const size_t parts = blockDim.x/columns, part = threadIdx.x/columns;
     for (size_t first = 0; first < hd; first += columns) {
         const size_t j = first + threadIdx.x%columns, end = j < hd ? keys : 0;
         float a = 0;
@@ -1704,9 +1704,11 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
         if (c->measure) return SRU_OK;
         if (s->ring) {
             const size_t C = ring_slots(s->window), most = ring_steps(s, RING_STEPS);
+            const size_t warps = ceil_div(s->window, 8);        /* each has 8 keys, or more */
+            const unsigned threads = WARP*(unsigned)(warps < 4 ? 4 : warps < 32 ? warps : 32);
             for (size_t t = 0; t < s->T; t += most) {
                 const size_t steps = s->T - t < most ? s->T - t : most;
-                TRY(launch(c, name, ring_kernel, s->B*(size_t)s->H, steps, RING, *s, C, t,
+                TRY(launch(c, name, ring_kernel, s->B*(size_t)s->H, steps, threads, *s, C, t,
                            (float)(1/sqrt((double)hd)), scores));
                 TRY(launch(c, name, ring_advance_kernel, s->B, 1, 256, *s, C, t, steps));
             }
