@@ -882,7 +882,7 @@ int main(int argc, char **argv)
         }
         if (argv[i][0] == '-') continue;
         directories++;
-        others = 5;
+        others = 2;
         run_directory(argv[i]);
     }
     if (!directories) run_directory("tests/golden");
