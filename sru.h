@@ -6490,8 +6490,9 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                              int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
 {
-    /* five and six rows in two turns: vectors of 16 take longer to multiply than to load again */
-    if (SRU__W == 16 && width == SRU__MR && (mr == 5 || mr == 6)) {
+    /* five and six rows in two turns: vectors of 16 take longer to multiply than to load again, but
+       for the few sums of a single panel, which wait for one another */
+    if (SRU__W == 16 && width == SRU__MR && panels > 1 && (mr == 5 || mr == 6)) {
         SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead,
                          quarters);
         a += 4 * row;
