@@ -38,9 +38,9 @@ if __name__ == "__main__":
 warnings.filterwarnings("ignore")       # many come from the reference, for all that it still does
 import torch
 
-VALIDATED = 16384       # characters of a validation, as charlm does it: at most once in this share
-VALIDATE = 0.05         # of the time, and after so many characters of training
-BETWEEN = 4*VALIDATED
+CHUNK, PARTS = 1024, 16 # of a validation, as charlm does it: at most once in this share of the time
+VALIDATE = 0.05
+BETWEEN = 4*PARTS*CHUNK # and after so many characters of training
 PIECE = 64              # batches that are read one after another
 GOLDEN = 0.618034       # of the text lies between one piece and the next
 
@@ -111,15 +111,16 @@ class Trainer:
         return self.update(*self.random)
 
     @torch.no_grad()
-    def evaluate(self, text):
-        """Bits per character, the state carried through the text."""
+    def evaluate(self, text, stride=CHUNK):
+        """Bits per character of the first CHUNK of each so many, the state carried through."""
         self.net.eval()
-        total, state = 0, None
-        for at in range(0, len(text) - 1, 1024):
-            x, y = text[at:at + 1024][:len(text) - 1 - at], text[at + 1:at + 1025]
-            logits, state = self.net(x.unsqueeze(1), state)
+        total, count, state = 0, 0, None
+        for at in range(0, len(text) - 1, stride):
+            y = text[at + 1:at + 1 + CHUNK]
+            logits, state = self.net(text[at:at + len(y)].unsqueeze(1), state)
             total += bits(logits, y.unsqueeze(1), "sum").item()
-        return total/(len(text) - 1)
+            count += len(y)
+        return total/count
 
 
 def progress(name, share, seconds, characters, validation):
@@ -152,6 +153,7 @@ def train(name, network, path, seconds, curve):
         for _ in range(3):              # compiles it before the clock starts
             t.evaluate(validation[:2000])
     steps = torch.arange(LENGTH + 1).unsqueeze(1)
+    stride = max(CHUNK, math.ceil(len(validation)/PARTS))
     start, step, last, shown = time.time(), 0, 0, 0
     losses, best, lowest, value, share = [], None, math.inf, 8, 0
     curve.writerow(["seconds", "characters", "training", "validation"])
@@ -161,7 +163,7 @@ def train(name, network, path, seconds, curve):
         step += 1
         share = min(1, (time.time() - start)/seconds)
         if share >= 1 or (share - last >= VALIDATE and len(losses)*BATCH*LENGTH >= BETWEEN):
-            value, last = t.evaluate(validation[:VALIDATED]), share
+            value, last = t.evaluate(validation, stride), share
             if value < lowest:
                 lowest, best = value, copy.deepcopy(t.net.state_dict())
             elapsed = time.time() - start

@@ -27,9 +27,11 @@
 enum {
     V = 256,                /* bytes */
     PIECE = 64,             /* batches of training that are read one after another */
-    CHUNK = 1024,           /* characters at a time in evaluation; the bits do not depend on it */
-    VALIDATED = 16384,      /* characters of a validation during training, at most once after */
-    BETWEEN = 4*VALIDATED   /* so many to train on, which take 12 times as long: 8 % of the time */
+    CHUNK = 1024,           /* characters at a time in evaluation; a whole text's bits do not depend
+                               on it */
+    PARTS = 16,             /* of the validation text that are read during training, spread evenly
+                               over it, for one page is easier than another: at most once after */
+    BETWEEN = 4*PARTS*CHUNK /* so many to train on, which take 12 times as long: 8 % of the time */
 };
 static const double GOLDEN = 0.618034;
 static const double VALIDATE = 0.05;        /* and at most once in this share of the training */
@@ -330,17 +332,18 @@ static double compare(const sru_context *ctx, const batch *b, float *dlogits)
     return loss/log(2);
 }
 
-/* Bits per character of a text, read as one sequence in parts of the batch's length. What takes
-   some seconds is shown on a terminal by its name, if it has one. */
+/* Bits per character of a text, read as one sequence: all of it, or with a stride above CHUNK only
+   the first CHUNK of each so many. What takes some seconds is shown on a terminal by its name, if
+   it has one. */
 static double evaluate(const sru_context *ctx, const network *net, batch *b, const uint8_t *text,
-                       size_t n, const char *name)
+                       size_t n, size_t stride, const char *name)
 {
     const double start = now();
     double sum = 0, shown = 0;
-    size_t at, t;
+    size_t at, t, count = 0;
     if (!isatty(STDOUT_FILENO)) name = NULL;
     check(ctx->op->copy(ctx, b->io.state, NULL, b->state*sizeof(float)));
-    for (at = 0; at + 1 < n; at += CHUNK) {
+    for (at = 0; at + 1 < n; at += stride) {
         b->rows = b->io.T = n - 1 - at < CHUNK ? n - 1 - at : CHUNK;
         for (t = 0; t < b->rows; t++) {
             b->token[t] = text[at + t];
@@ -348,6 +351,7 @@ static double evaluate(const sru_context *ctx, const network *net, batch *b, con
         }
         predict(ctx, net, b);
         sum += compare(ctx, b, NULL);
+        count += b->rows;
         if (name && now() - start > 2 && now() - shown > 0.2) {
             const double share = (double)(at + b->rows)/(double)(n - 1);
             shown = now();
@@ -357,7 +361,7 @@ static double evaluate(const sru_context *ctx, const network *net, batch *b, con
         }
     }
     if (shown > 0) putchar('\r');       /* what is printed next is longer */
-    return sum/(double)(n - 1);
+    return sum/(double)count;
 }
 
 /* ---- Text ----------------------------------------------------------------------------------- */
@@ -536,9 +540,10 @@ static void show(const trainer *t, const char *before, int stays)
 /* Keeps the model if it is the best so far, and adds a line to the loss curve. */
 static void validate(trainer *t, const corpus *text, const char *model)
 {
-    const size_t n = text->validations < VALIDATED ? text->validations : VALIDATED;
+    const size_t n = text->validations, stride = (n + PARTS - 1)/PARTS;
     t->last = t->share;
-    t->bits = evaluate(&t->ctx, &t->far, &t->validation, text->validation, n, NULL);
+    t->bits = evaluate(&t->ctx, &t->far, &t->validation, text->validation, n,
+                       stride > CHUNK ? stride : CHUNK, NULL);
     if (t->bits < t->best) {
         t->best = t->bits;
         save(&t->ctx, &t->far, model);
@@ -603,7 +608,7 @@ static void print_test(const sru_context *ctx, const network *net, const corpus 
 {
     batch b = new_batch(ctx, net, CHUNK, 1);
     printf("test %.4f bits per character\n",
-           evaluate(ctx, net, &b, text->test, text->tests, "test"));
+           evaluate(ctx, net, &b, text->test, text->tests, CHUNK, "test"));
 }
 
 /* By whatever names; what is not there is another one. */
@@ -644,7 +649,8 @@ static void train(const sru_context *ctx, const options *o)
 
     best = load(ctx, o->model, 0);
     printf("model: %s, validation %.4f bits per character\n", o->model,
-           evaluate(ctx, &best, &t.validation, text.validation, text.validations, "validation"));
+           evaluate(ctx, &best, &t.validation, text.validation, text.validations, CHUNK,
+                    "validation"));
     print_test(ctx, &best, &text);
 }
 
