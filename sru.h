@@ -180,13 +180,14 @@ typedef struct sru_context {    /* NULL for a context is one of all zeros */
     int       threads;          /* at most; 0 means as many as OpenMP offers, but one alone for what
                                    takes one about 0.1 ms or less, such as a step of 512 units */
     uint64_t  seed, step;       /* key of dropout: count step up after each backward, or the next
-                                   one leaves out the same units */
+                                   one leaves out the same units. So do several networks, calls
+                                   before one update, or workers: give each another seed */
     void     *work;             /* scratch memory; NULL: each call allocates and frees its own */
     size_t    work_size;        /* its bytes */
     size_t    work_used;        /* of them, what outer calls use: set 0 */
-    size_t   *measure;          /* not NULL: calls check their arguments, which may point anywhere,
-                                   and compute nothing, but raise *measure to bytes of work that
-                                   are enough for them */
+    size_t   *measure;          /* not NULL: calls check their arguments, which may point anywhere
+                                   but for memory's own pointers, and compute nothing, but raise
+                                   *measure to bytes of work that are enough for them */
     char     *error;            /* SRU_ERROR_SIZE bytes for a sentence when a call fails, or NULL */
 } sru_context;
 
@@ -2736,7 +2737,13 @@ static void sru__attend_heads(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-/* A ring starts with its place, modulo its length, and how many of the keys before it are there. */
+/* A ring starts with its place, modulo its length, and how many of the keys before it are there. A
+   state may come from anywhere: what is not below `end` counts as 0, and nothing else is touched. */
+static size_t sru__ring_count(float x, size_t end)
+{
+    return sru__within((double)x, 0, (double)end) ? (size_t)x : 0;
+}
+
 static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
 {
     sru__attend_run r = *(const sru__attend_run *)job;
@@ -2749,7 +2756,8 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
         const size_t b = head / H, h = head % H;
         float *state = s->ring + b * s->ld_ring, *keys = state + 2 + h * r.block;
         /* one length further on, so that what lies before is not negative */
-        size_t place = (size_t)state[0] + length, start = place - (size_t)state[1];
+        size_t place = sru__ring_count(state[0], length) + length;
+        size_t start = place - sru__ring_count(state[1], s->window);
         for (step = 0; step < s->T;) {
             sru__queries_begin(&q, head, keys, ring, H * r.block);
             for (; step < s->T && q.n < SRU__KEYS; step++) {
@@ -2780,7 +2788,8 @@ static void sru__ring_advance(const sru__attend_run *r)
     size_t b, t;
     for (b = 0; b < s->B; b++) {
         float *state = s->ring + b * s->ld_ring;
-        size_t place = (size_t)state[0], before = (size_t)state[1];
+        size_t place = sru__ring_count(state[0], length);
+        size_t before = sru__ring_count(state[1], s->window);
         for (t = 0; t < s->T; t++) {
             if (s->mask_pad && s->mask_pad[t * s->B + b]) continue;
             place = (place + 1) % length;

@@ -99,7 +99,10 @@ __device__ __forceinline__ float over_block(float x, float none, float (&shared)
 {
     const unsigned lane = threadIdx.x%WARP;
     x = over_warp(x);
-    if (blockDim.x == WARP) return x;
+    if (blockDim.x == WARP) {
+        __syncwarp();                   /* what all lanes have read may be written now */
+        return x;
+    }
     __syncthreads();
     if (lane == 0) shared[threadIdx.x/WARP] = x;
     __syncthreads();
@@ -778,6 +781,12 @@ __global__ void attention_output_backward_kernel(const sru_attention s, float *d
    are still in kv, earlier ones in slots. scores (steps, B*H, window) is scratch memory. */
 enum { RING = 1024, RING_STEPS = 128 };     /* threads of a block and steps at a time, at most */
 
+/* A counter of a ring, whatever a state holds: what is not below `end` counts as 0. */
+__device__ __forceinline__ size_t ring_count(float x, size_t end)
+{
+    return x >= 0 && x < (float)end ? (size_t)x : 0;
+}
+
 __global__ void __launch_bounds__(RING)
 ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scores)
 {
@@ -787,7 +796,7 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     const size_t t = t0 + blockIdx.y, row = t*s.B + b, lane = threadIdx.x%WARP;
     const float *q = s.q + row*s.P + h*hd, *kv = s.kv + (t0*s.B + b)*2*s.P + h*hd;
     const float *ring = s.ring + b*s.ld_ring, *slots = ring + 2 + h*hd;
-    const size_t place = (size_t)ring[0], before = (size_t)ring[1];
+    const size_t place = ring_count(ring[0], C), before = ring_count(ring[1], s.window);
     size_t now = 0;
     if (s.mask_pad && s.mask_pad[row]) return;
     for (unsigned i = 0; i < blockIdx.y; i++) {
@@ -820,8 +829,9 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     }
     sum = over_block<warp_sum>(sum, 0, shared);
     /* Columns of values side by side; each is added up in parts, if there are threads for it. */
-    const size_t wide = (hd + WARP - 1)/WARP*WARP, columns = wide < blockDim.x ? wide : blockDim.x;
-    const size_t parts = blockDim.x/columns, part = threadIdx.x/columns;
+    const size_t wide = (hd + WARP - 1)/WARP*WARP;
+    const unsigned columns = wide < blockDim.x ? (unsigned)wide : blockDim.x;
+    const unsigned parts = blockDim.x/columns, part = threadIdx.x/columns;
     for (size_t first = 0; first < hd; first += columns) {
         const size_t j = first + threadIdx.x%columns, end = j < hd ? keys : 0;
         float a = 0;
@@ -831,7 +841,7 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
         sums[threadIdx.x] = a;
         __syncthreads();
         a = 0;
-        for (size_t i = 0; i < parts; i++) a += sums[i*columns + threadIdx.x%columns];
+        for (unsigned i = 0; i < parts; i++) a += sums[i*columns + threadIdx.x%columns];
         __syncthreads();
         if (part || j >= hd) continue;
         a /= sum;
@@ -843,17 +853,26 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     s.stats[2*(blockIdx.x*s.T + t) + 1] = 1/sum;
 }
 
-/* Once all have read it, the ring of each sequence takes the keys and values of n steps from t0. */
-__global__ void ring_advance_kernel(const sru_attention s, size_t C, size_t t0, size_t n)
+/* Once all have read it, the ring of each sequence takes the keys and values of n steps from t0. Of
+   each step a thread has four values under way. */
+__global__ void __launch_bounds__(RING)
+ring_advance_kernel(const sru_attention s, size_t C, size_t t0, size_t n)
 {
-    const size_t b = blockIdx.x;
+    const size_t b = blockIdx.x, P2 = 2*s.P;
     float *ring = s.ring + b*s.ld_ring;
-    size_t place = (size_t)ring[0], before = (size_t)ring[1];
+    size_t place = ring_count(ring[0], C), before = ring_count(ring[1], s.window);
     for (size_t row = t0*s.B + b; row < (t0 + n)*s.B; row += s.B) {
         if (s.mask_pad && s.mask_pad[row]) continue;
-        for (size_t j = threadIdx.x; j < 2*s.P; j += blockDim.x)
-            ring[2 + place*2*s.P + j] = s.kv[row*2*s.P + j];
-        place = (place + 1)%C;
+        for (size_t j = threadIdx.x; j < P2; j += 4*blockDim.x) {
+            float v[4];
+#pragma unroll
+            for (unsigned k = 0; k < 4; k++)
+                if (j + k*blockDim.x < P2) v[k] = s.kv[row*P2 + j + k*blockDim.x];
+#pragma unroll
+            for (unsigned k = 0; k < 4; k++)
+                if (j + k*blockDim.x < P2) ring[2 + place*P2 + j + k*blockDim.x] = v[k];
+        }
+        place = place + 1 < C ? place + 1 : 0;
         before = before + 1 < s.window ? before + 1 : s.window - 1;
     }
     __syncthreads();
@@ -1280,7 +1299,7 @@ sru_status linear_forward(const sru_context *ctx, float *y, const float *x, cons
     if (!y || (k && (!x || !w)))
         return fail(ctx, SRU_EINVAL, "%s: y, x and w must not be NULL", name);
     TRY(check_type(ctx, name, type));
-    TRY(check_pointers(ctx, name, {P(y), P(x), P(w), P(b)}));
+    TRY(check_pointers(ctx, name, {P(y), {"x", k ? x : NULL}, {"w", k ? w : NULL}, P(b)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         const cudaDataType t = weights_type(c, type);
         const void *wt = w, *xt;
@@ -1372,7 +1391,8 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
     TRY(check_pointers(c, name, {P(s->w), P(s->v), P(s->bias), P(s->mask_c), P(s->c0), P(s->cT),
                                  P(s->dc), P(s->dw), P(s->dv), P(s->dbias)}));
     if (!s->T) return SRU_OK;
-    return check_pointers(c, name, {P(s->a), P(s->u), P(s->x), P(s->vt), P(s->mask_pad), P(s->h),
+    return check_pointers(c, name, {P(s->a), P(s->u), P(s->vt), P(s->mask_pad), P(s->h),
+                                    {"s->x", s->K < 4 ? s->x : NULL},
                                     P(s->c), P(s->dh), P(s->du), P(s->dx), P(s->da), P(s->dvt)});
 }
 
@@ -1605,10 +1625,11 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
     if (s->T && s->B && (!s->q || !s->kv))
         return fail(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
     if (!s->B) return SRU_OK;
+    if (!s->T) return check_pointers(c, name, {P(s->dkv)});
     return check_pointers(c, name, {P(s->q), P(s->kv), P(s->alpha), P(s->mask_pad),
-                                    P(s->memory_mask_pad), P(s->attn_mask), P(s->ring), P(s->o),
-                                    P(s->a), P(s->stats), P(s->dout), P(s->dq), P(s->dkv),
-                                    P(s->dalpha)});
+                                    {"s->memory_mask_pad", s->M ? s->memory_mask_pad : NULL},
+                                    P(s->attn_mask), P(s->ring), P(s->o), P(s->a), P(s->stats),
+                                    P(s->dout), P(s->dq), P(s->dkv), P(s->dalpha)});
 }
 
 enum { SCORES = SRU_CUDA_SCORES/2/4, QUERIES = 128 };
@@ -1710,7 +1731,7 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
                 const size_t steps = s->T - t < most ? s->T - t : most;
                 TRY(launch(c, name, ring_kernel, s->B*(size_t)s->H, steps, threads, *s, C, t,
                            (float)(1/sqrt((double)hd)), scores));
-                TRY(launch(c, name, ring_advance_kernel, s->B, 1, 256, *s, C, t, steps));
+                TRY(launch(c, name, ring_advance_kernel, s->B, 1, RING, *s, C, t, steps));
             }
             return SRU_OK;
         }
@@ -1834,7 +1855,7 @@ sru_status check_embedding(const sru_context *c, const char *name, const float *
     if (rows && n && (!y || !tokens || (size && !table)))
         return fail(c, SRU_EINVAL, "%s: no pointer may be NULL", name);
     if (!rows || !n) return SRU_OK;
-    return check_pointers(c, name, {P(y), P(tokens), P(table)});
+    return check_pointers(c, name, {P(y), P(tokens), {"table", size ? table : NULL}});
 }
 
 sru_status embedding_forward(const sru_context *ctx, float *y, const int32_t *tokens,

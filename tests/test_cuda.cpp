@@ -375,11 +375,12 @@ static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int h
 }
 
 /* Through rings, in calls of 1, 2, ... steps. */
-static results rings(side &s, size_t B, size_t H, size_t hd, size_t window)
+static results rings(side &s, size_t B, size_t H, size_t hd, size_t window, float counters = 0)
 {
     const size_t P = H*hd, floats_of = 2 + (window + 128)*(P + H*(hd + 16));
-    floats all, sums;
-    float *ring = s.put(floats(B*floats_of)), *alpha = s.random(1);
+    floats all, sums, start(B*floats_of);
+    for (size_t b = 0; b < B; b++) start[b*floats_of] = start[b*floats_of + 1] = counters;
+    float *ring = s.put(start), *alpha = s.random(1);
     for (size_t T : {1, 2, 3, 12, 150}) {
         if (brief > 1 && T > 12) break;
         sru_attention p;
@@ -435,13 +436,16 @@ static void test_attention(void)
                 2e-6);
     if (brief < 2)
         compare("rings of wide heads", [](side &s) { return rings(s, 1, 1, 1040, 4); }, 2e-6);
+    for (float counters : {1000.0f, -5.0f, NAN})        /* which cannot be: as good as zeros */
+        compare("rings of wrong counters", [=](side &s) { return rings(s, 2, 1, 5, 70, counters); },
+                2e-6);
     report("attention through rings");
 }
 
 static void test_rows(void)
 {
-    static const size_t shapes[][2] = { {1,1}, {5,3}, {2,70}, {33,32}, {270,9}, {7,130}, {2,500},
-                                        {2,4500} };
+    static const size_t shapes[][2] = { {1,1}, {5,3}, {2,70}, {5,33}, {33,32}, {270,9}, {7,130},
+                                        {2,500}, {2,4500} };
     for (auto &shape : shapes) {
         const size_t rows = shape[0], n = shape[1];
         if (brief && rows > (brief > 1 ? 5 : 100)) continue;
@@ -1028,6 +1032,18 @@ static void test_empty(void)
     memset(&a, 0, sizeof a);
     a.T = 2, a.P = 4, a.H = 1, a.window = 3, a.ring = here, a.ld_ring = 4000;
     CHECK(!op->attention_forward(&s.ctx, &a), "attention_forward, B 0: %s", s.error);
+    a.T = 0, a.B = 2, a.ring = NULL, a.q = a.kv = a.o = here;
+    CHECK(!op->attention_forward(&s.ctx, &a), "attention_forward, T 0: %s", s.error);
+    a.T = a.B = 1, a.window = 0, a.q = a.kv = s.put(floats(8)), a.o = s.blank(4);
+    a.memory_mask_pad = (const uint8_t *)here;
+    CHECK(!op->attention_forward(&s.ctx, &a), "attention_forward, M 0: %s", s.error);
+    CHECK(!op->linear_forward(&s.ctx, there, here, here, SRU_PLAIN, NULL, 2, 2, 0)
+          && s.get(there, 4) == floats(4, 0), "linear_forward, k 0: %s", s.error);
+    CHECK(!op->embedding_forward(&s.ctx, there, s.put(std::vector<int32_t>(2, 0)), here, 2, 2, 0)
+          && s.get(there, 4) == floats(4, 0), "embedding_forward, size 0: %s", s.error);
+    p.T = p.B = 1, p.K = 4, p.u = s.put(floats(12)), p.h = s.blank(3), p.cT = NULL, p.c0 = NULL;
+    p.x = here;
+    CHECK(!op->scan_forward(&s.ctx, &p), "scan_forward, K 4, with an x: %s", s.error);
     CHECK(!op->embedding_forward(&s.ctx, here, (const int32_t *)here, here, 0, 3, 2),
           "embedding_forward, rows 0: %s", s.error);
 

@@ -1050,6 +1050,45 @@ static void test_fewer_sequences(void)
         }
 }
 
+/* A state may come from a damaged file: a ring's counters that cannot be are as good as zeros. */
+static void test_ring_counters(void)
+{
+    static const float wrong[] = { 0, -200, 2000, 1e30f, NAN };
+    const size_t T = 3, D = 24;
+    float *x = test_floats(T*D), *h = test_floats(T*D), *right = test_floats(T*D);
+    char error[SRU_ERROR_SIZE] = "";
+    sru_config f = plain_config(D, 4);
+    sru_model m;
+    sru_sizes n;
+    void *weights;
+    int threads, i;
+    test_fill(x, T*D, 1);
+    f.num_layers = 1;
+    f.window = 1000;
+    weights = make_model(&m, &f, SRU_F32, T, 1, &n);
+    for (threads = 1; threads <= 4; threads += 3)       /* four of them share a ring */
+        for (i = 0; i < 25; i++) {
+            float *state = test_floats(n.state);
+            sru_context c = context(threads, error);
+            sru_io io;
+            memset(&io, 0, sizeof io);
+            io.T = T;
+            io.B = 1;
+            io.x = x;
+            io.h = i ? h : right;
+            io.state = state;
+            state[D] = wrong[i/5];
+            state[D+1] = wrong[i%5];
+            CHECK(sru_forward(&c, &m, &io) == SRU_OK, "%s", error);
+            CHECK(!i || !memcmp(h, right, T*D*4), "a ring with the counters %g and %g counts",
+                  (double)wrong[i/5], (double)wrong[i%5]);
+            CHECK(state[D] == 3 && state[D+1] == 3, "a ring's counters are %g and %g after 3 steps",
+                  (double)state[D], (double)state[D+1]);
+            free(state);
+        }
+    free(weights); free(x); free(h); free(right);
+}
+
 /* Dropout of all kinds: repeatable, different for another step, and its gradient that of the same
    masks, along a random direction. */
 static void test_dropout(void)
@@ -1401,6 +1440,7 @@ static void run_all(void)
     test_ring_and_tape();
     test_padded_windows();
     test_fewer_sequences();
+    test_ring_counters();
     test_dropout();
     test_ids();
 }

@@ -575,8 +575,10 @@ inline cudaError_t cudaFree(void *p)
 
 inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p)
 {
-    const unsigned char *arena = standin::arena(), *byte = (const unsigned char *)p;
-    const bool inside = byte >= arena && byte < arena + standin::used;
+    const unsigned char *byte = (const unsigned char *)p;
+    bool inside = false;
+    for (const standin::Memory &m : standin::memories)
+        inside = inside || (byte >= m.data && byte < m.data + m.size);
     a->type = inside ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
     a->devicePointer = inside ? (void *)p : nullptr;
     return cudaSuccess;
