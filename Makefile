@@ -16,7 +16,7 @@ CUDA     = test_cuda test_golden_cuda charlm_cuda bench_cuda roofline_cuda
 all: $(EXAMPLES) $(TESTS) build/bench  ## build the examples, tests and benchmarks: the default
 
 run: build/charlm     ## train a language model on FILE=sru.h, SECONDS=60 or until Ctrl-C; sample it
-	trap : INT; OMP_WAIT_POLICY=passive build/charlm train "$(FILE)" --seconds $(SECONDS) \
+	trap : INT; OMP_WAIT_POLICY=passive build/charlm train "$(FILE)" --seconds "$(SECONDS)" \
 	    --dropout 0.3 && build/charlm sample build/charlm.safetensors --length 600
 
 test: all             ## run all tests; the last line is `N passed, N failed`

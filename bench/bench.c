@@ -567,12 +567,13 @@ int main(int argc, char **argv)
     char text[128] = "";
     double rates[2][SET] = {{0}};       /* on one thread and on more, or as many as asked for */
     int threads[2];
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help")) return fputs(help, stdout), finish();
     for (int i = 1; i < argc; i++) {
         const char *const name = argv[i];
         const int first = i;
         char letter = 0;                /* of an option that not all cases take */
-        if (!strcmp(name, "--help")) return fputs(help, stdout), finish();
-        else if (!strcmp(name, "--json")) option.json = 1;
+        if (!strcmp(name, "--json")) option.json = 1;
         else if (!strcmp(name, "--isa")) set_isa(argv[++i]);
         else if (!strcmp(name, "--threads"))
             option.threads = (int)number(name, argv[++i], 1, 1024, 1);

@@ -102,5 +102,5 @@ int main(int argc, char **argv)
     printf("A melody in noise, %d frames of %d samples: ", FRAMES, N);
     printf("signal to noise %.1f dB before, %.1f dB after\n",
            10 * log10(signal / noise), 10 * log10(signal / left));
-    return !(left < noise / 5);
+    return fflush(stdout) ? perror("stdout"), 1 : !(left < noise / 5);
 }

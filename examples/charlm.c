@@ -118,7 +118,8 @@ static const sru_backend *operators(int cuda, int bf16)
 static void *allocate(const sru_context *ctx, size_t bytes)
 {
     void *memory = ctx->op->alloc(ctx, bytes);
-    if (!memory) fail("%zu bytes of memory are not to be had: choose a smaller network", bytes);
+    if (!memory) fail("%zu bytes of memory are not to be had: choose a smaller network "
+                      "or --window", bytes);
     return memory;
 }
 
@@ -607,8 +608,9 @@ static void draw(FILE *curve, const char *csv, const char *picture)
 static void print_test(const sru_context *ctx, const network *net, const corpus *text)
 {
     batch b = new_batch(ctx, net, CHUNK, 1);
-    printf("test %.4f bits per character\n",
-           evaluate(ctx, net, &b, text->test, text->tests, CHUNK, "test"));
+    const double bits = evaluate(ctx, net, &b, text->test, text->tests, CHUNK, "test");
+    if (!(bits < 1e6)) fail("the model holds numbers that are not finite");
+    printf("test %.4f bits per character\n", bits);
 }
 
 /* By whatever names; what is not there is another one. */
@@ -621,6 +623,7 @@ static int same_file(const char *a, const char *b)
 static void train(const sru_context *ctx, const options *o)
 {
     const char *csv = join(o->model, ".csv"), *picture = join(o->model, ".svg");
+    const char *beside = join(o->model, ".sru_save");   /* the model, until it is complete */
     corpus text = read_corpus(o->file);
     FILE *old = fopen(o->model, "r+b");
     network best;
@@ -628,14 +631,18 @@ static void train(const sru_context *ctx, const options *o)
     struct stat is;
     if (!old && errno != ENOENT) fail("%s cannot be written: %s", o->model, strerror(errno));
     if (old) fclose(old);
-    if (same_file(o->model, o->file) || same_file(csv, o->file) || same_file(picture, o->file))
-        fail("the --model, or its .csv or .svg, would take the place of the text");
+    if (same_file(o->model, o->file) || same_file(csv, o->file) || same_file(picture, o->file)
+        || same_file(beside, o->file))
+        fail("the --model, or its .csv, .svg or .sru_save, would take the place of the text");
     if (!stat(o->model, &is) && !S_ISREG(is.st_mode)) fail("%s is not a file", o->model);
     if (text.trains/(size_t)o->batch <= (size_t)o->length)
         fail("%s is too short: %zu bytes to train on are not %g parts longer than %g", o->file,
              text.trains, o->batch, o->length);
     t = new_trainer(ctx, o);
     new_work(&t);
+    old = fopen(beside, "ab");
+    if (!old || fclose(old) || remove(beside))
+        fail("%s cannot be written: %s", beside, strerror(errno));
     t.curve = fopen(csv, "w");          /* a folder that cannot be written is noticed here */
     if (!t.curve) fail("%s, of the loss, cannot be written: %s", csv, strerror(errno));
     fputs("seconds,characters,training,validation\n", t.curve);
@@ -753,7 +760,7 @@ static void read_options(options *o, int argc, char **argv)
         { "--layers",      "t",   NULL, &o->layers,      1,    SRU_MAX_LAYERS, 1 },
         { "--projection",  "t+",  NULL, &o->projection,  1,    1e5,  1 },
         { "--attention",   "t+",  NULL, &o->attention,   0,    SRU_MAX_LAYERS, 1 },
-        { "--window",      "t+es", NULL, &o->window,      1,    1e6,  1 },
+        { "--window",      "t+es", NULL, &o->window,      1,    1e5,  1 },
         { "--batch",       "t",   NULL, &o->batch,       1,    1e5,  1 },
         { "--length",      "ts",  NULL, &o->length,      1,    1e9,  1 },
         { "--dropout",     "t",   NULL, &o->dropout,     0,    0.99, 0 },
@@ -793,6 +800,7 @@ static void read_options(options *o, int argc, char **argv)
     if (!types[i]) fail("--type needs f32, bf16, q8 or, on a GPU, f16, not '%s'", o->type);
     if (*o->command == 't' && i > SRU_BF16) fail("train needs --type f32 or bf16");
     if (i == SRU_F16 && !o->cuda) fail("--type f16 needs --cuda");
+    if (o->model && !*o->model) fail("--model needs a name");
     if (o->steps > 0 && o->seconds > 0) fail("--seconds and --steps exclude each other");
     if (o->steps <= 0 && o->seconds <= 0) o->seconds = 60;
 }

@@ -30,5 +30,5 @@ int main(int argc, char **argv)
     for (int t = 0; t < T; t++) printf("h[%2d][0] = %9.6f\n", t, h[t*N]);
 
     free(rnn), free(x), free(h);
-    return 0;
+    return fflush(stdout) ? perror("stdout"), 1 : 0;
 }

@@ -41,5 +41,5 @@ int main(int argc, char **argv)             /* on the board main(void), without 
         if (sru_forward(&ctx, &rnn, &io)) return puts("work is too small"), 1;
         printf("h[%2d][0] = %9.6f\n", t, h[0]);         /* hello.c prints the same in float32 */
     }
-    return 0;
+    return fflush(stdout) ? perror("stdout"), 1 : 0;
 }

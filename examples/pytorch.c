@@ -34,5 +34,5 @@ int main(int argc, char **argv)
         printf(" ...\n");
     }
     free(rnn);
-    return 0;
+    return fflush(stdout) ? perror("stdout"), 1 : 0;
 }

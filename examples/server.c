@@ -103,5 +103,5 @@ int main(int argc, char **argv)
     printf("%d clients served by %d threads, up to %d at a time; "
            "%d got the bits that they get alone\n", CLIENTS, THREADS, THREADS * B, same);
     free(rnn), free(answer);
-    return same != CLIENTS;
+    return fflush(stdout) ? perror("stdout"), 1 : same != CLIENTS;
 }

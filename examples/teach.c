@@ -64,5 +64,5 @@ int main(int argc, char **argv)
     agree &= check("dbias[0]", &bias[0], dbias[0]);
     agree &= check("dbias[3]", &bias[3], dbias[3]);
     puts(agree ? "they agree" : "they differ");
-    return !agree;
+    return fflush(stdout) ? perror("stdout"), 1 : !agree;
 }

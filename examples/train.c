@@ -27,14 +27,15 @@ int main(int argc, char **argv)
 {
     const char *text = argc > 1 ? argv[1] : "sru.h", *path = argc > 2 ? argv[2] : NULL;
     if (!strcmp(text, "--help")) return puts("train [TEXT [MODEL.safetensors, to write]]"), 0;
-
-    if (path && !strcmp(path, text)) return fprintf(stderr, "MODEL must not be TEXT\n"), 1;
     FILE *f = fopen(text, "rb");
     if (!f || fseek(f, 0, SEEK_END)) return perror(text), 1;
     const long stream = ftell(f) / B;
     if (stream <= T) return fprintf(stderr, "%s is too short\n", text), 1;
-    FILE *out = path ? fopen(path, "ab") : NULL;        /* which leaves an old model as it is */
-    if (path && (!out || fclose(out))) return perror(path), 1;
+    FILE *old = path ? fopen(path, "rb") : NULL;        /* a model may be replaced, nothing else */
+    if (old && (!strcmp(path, text) || fseek(old, 8, SEEK_SET) || getc(old) != '{' || fclose(old)))
+        return fprintf(stderr, "%s is there, and not to be replaced\n", path), 1;
+    FILE *out = path ? fopen(path, "ab") : NULL;        /* or it would be noticed in the end */
+    if (path && (!out || fclose(out) || (!old && remove(path)))) return perror(path), 1;
 
     sru_model rnn = { .config = { .input_size = D, .hidden_size = D, .num_layers = 2,
                                   .highway_bias = -1, .dropout = .05f }, .vocab_size = V };
@@ -62,7 +63,6 @@ int main(int argc, char **argv)
     int32_t token[ROWS], target[ROWS];
     sru_io io = { .T = T, .B = B, .tokens = token, .h = h, .state = state, .tape = tape,
                   .dh = dh, .dembedding = g->embedding, .grads = g->rnn };
-
     double sum = 0;
     for (int step = 0; step < STEPS; step++) {
         double loss, norm;
@@ -95,5 +95,5 @@ int main(int argc, char **argv)
     void *all[] = { p, g, m, v, h, dh, y, state, tape };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) op->release(&ctx, all[i]);
     fclose(f);
-    return 0;
+    return fflush(stdout) ? perror("stdout"), 1 : 0;
 }

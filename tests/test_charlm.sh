@@ -200,17 +200,17 @@ if [ -w /dev/full ]; then
 fi
 
 # what it writes does not take the place of the text, whatever its name
-for text in same same.csv same.svg; do cp text $text; done
+for text in same same.csv same.svg same.sru_save; do cp text $text; done
 ln -s same.csv link
-for text in ./same same.csv same.svg link; do
+for text in ./same same.csv same.svg same.sru_save link; do
     refuses "the place of the text"     train $text --model same --steps 1
 done
-for text in same same.csv same.svg; do check "$text is as it was" cmp text $text; done
+for text in same same.csv same.svg same.sru_save; do check "$text is as it was" cmp text $text; done
 
 # on a terminal a row of progress takes the place of the one before, if it is no longer than 79
 if [ -n "$(script -qec 'echo works' /dev/null 2> /dev/null < /dev/null)" ]; then
-    script -qec "'$charlm' train text --hidden 48 --seconds 2 --model rows" /dev/null > rows.txt \
-        < /dev/null
+    (export charlm; script -qec '"$charlm" train text --hidden 48 --seconds 2 --model rows' \
+        /dev/null > rows.txt < /dev/null)
     check "rows of progress are there, and short" awk 'BEGIN { RS = "\r" }
         NR > 1 && !/^\n/ { rows++; if (length(row) > 79) bad = 1 } { row = $0 }
         END { exit bad || rows < 3 }' rows.txt

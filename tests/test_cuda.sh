@@ -33,7 +33,7 @@ run()
 
 link() { name=$1; shift; $CXX "$@" -o $dir/$name > $dir/log.txt 2>&1 || count 1 "$name: linking"; }
 
-# ---- nvcc compiles it for each of the Makefile's GPUS, without spilling registers -----------------
+# ---- nvcc compiles it for each of the Makefile's GPUS, without spilling registers ----------------
 
 if have nvcc; then check 'nvcc' make build/sru_cuda.o; fi
 

@@ -171,6 +171,10 @@ refused build/train $dir
 refused build/train sru.h $dir
 refused build/train sru.h $dir/no-such-folder/model
 refused build/train $dir/train.safetensors $dir/train.safetensors
+cp sru.h $dir/text.txt
+refused build/train $dir/text.txt $dir/../$(basename $dir)/text.txt
+check "the text is as it was" cmp sru.h $dir/text.txt
+for program in hello pytorch mcu teach audio server train; do unwritten build/$program; done
 
 # ---- in a browser, as far as Node.js is one ------------------------------------------------------
 
