@@ -51,7 +51,8 @@
 
    OPTIONS, defined before sru.h is included (all files alike)
    SRU_IMPLEMENTATION   the code too, in one file
-   SRU_STATIC           all of it static; or SRUDEF, what precedes each public function
+   SRU_STATIC           all of it static, as it should be in shared libraries; or SRUDEF, what
+                        precedes each public function
    SRU_MALLOC, SRU_FREE instead of malloc and free; without a heap: SRU_MALLOC(n) is NULL,
                         SRU_FREE(p) ((void)(p))
    SRU_ASSERT           instead of assert, which guards what the library itself relies on
@@ -96,7 +97,7 @@ typedef enum sru_status {
     SRU_EDEVICE = -5    /* sru_cuda.cu: there is no GPU that will do, or it failed */
 } sru_status;
 
-typedef enum sru_type { /* the form of a model's weights */
+typedef enum sru_type { /* the form of a model's weights; packed, rows are rounded up to 16s */
     SRU_PLAIN = 0,      /* float32 arrays, see sru_get_tensor(): to initialise, train, load, save */
     SRU_F32,            /* packed float32, for inference: the same bits as SRU_PLAIN, faster */
     SRU_BF16,           /* packed bfloat16: half the bytes */
@@ -138,8 +139,8 @@ typedef struct sru_config {
                                                sru_io.state */
     float    highway_bias;                  /* the reset gate's initial bias; of SRU++ the
                                                reference's default is -2 */
-    float    weight_c_init;                 /* initial v is uniform between +- this; 0 means
-                                               sqrt(3/2) in 2.x, 1 in 3.0-dev */
+    float    weight_c_init;                 /* initial v is uniform between +- this; 0, of a file,
+                                               too, means sqrt(3/2) in 2.x, 1 in 3.0-dev */
     float    dropout;                       /* of c in the highway, one mask for all time steps, in
                                                all layers but the last; SRU++: also of what enters
                                                the last product of each layer, elementwise */
@@ -176,7 +177,8 @@ typedef struct sru_model {
 typedef struct sru_backend sru_backend;
 
 typedef struct sru_context {    /* NULL for a context is one of all zeros */
-    const sru_backend *op;      /* the operators; NULL means sru_cpu(), asked for in each call */
+    const sru_backend *op;      /* the operators; NULL means sru_cpu() in each call, which looks at
+                                   the environment: give it where other threads may change that */
     int       threads;          /* at most; 0 means as many as OpenMP offers, but one alone for what
                                    takes one about 0.1 ms or less, such as a step of 512 units */
     uint64_t  seed, step;       /* key of dropout: count step up after each backward, or the next
@@ -232,7 +234,7 @@ typedef struct sru_io {
     const uint8_t *memory_mask_pad; /* (M,B) 1: nobody attends to it; or NULL */
     const float   *attn_mask;       /* (T,M+T) added to the scores; -inf, and what makes them less
                                        than -1e30, hides; or NULL. Each layer that attends must have
-                                       memory then, or M be 0 */
+                                       memory then, or M be 0. Rings are left alone */
     float *const  *saved;           /* L pointers to (T,B,width): out, the inputs of each layer, for
                                        the memory of a later call, not that of this one; or NULL, as
                                        may be each */
@@ -251,7 +253,8 @@ typedef struct sru_io {
                                        likewise where rnn_dropout is not 0 */
     const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise where layer_dropout is not 0 */
 
-    const float   *dh;              /* (T,B,N)   From here on: backward */
+    const float   *dh;              /* (T,B,N), zeros if only the state counts   From here on:
+                                       backward */
     float         *dx;              /* (T,B,I) out, not dh nor x, if there is x; NULL: not
                                        wanted */
     float         *dembedding;      /* (V,I) added to; NULL: not wanted */
@@ -277,10 +280,11 @@ typedef struct sru_sizes {
     size_t tape;        /* bytes */
 } sru_sizes;
 
-/* What calls with up to T steps of up to B sequences need, on ctx->threads threads; T must include
-   the steps of memory. Weights need not be there yet. ctx->measure tells of what may need more: in
-   inference a network with a window and yet memory or attn_mask, and an output layer or another
-   operator that you call with the same scratch memory. */
+/* What calls with up to T steps of up to B sequences need, on ctx->threads threads (0: as many as
+   OpenMP offers this thread now, which may differ later and in others); T must include the steps of
+   memory. Weights need not be there yet. ctx->measure tells of what may need more: in inference a
+   network with a window and yet memory or attn_mask, and an output layer or another operator that
+   you call with the same scratch memory. */
 SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, size_t T, size_t B);
 
 /* Initial SRU_PLAIN weights, drawn as the reference draws them. As there, SRU++'s alpha is 0: what
@@ -319,7 +323,8 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, 
                                  const char *prefix, char *error);
 
 /* Reads the tensor t->name, of floats of 16 to 64 bits or whole numbers of 8, into t->data; shapes
-   must agree. data NULL: tells the shape. */
+   must agree. data NULL: tells the shape, which may be any: look at all four; of none it is a
+   single value. */
 SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, char *error);
 
 /* Tensor i of SRU_PLAIN weights, or of gradients laid out like them; 0 past the last, or if the
@@ -331,12 +336,12 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
    its embedding is; another network wants a file of its own. prefix: NULL, "", or up to 80 bytes,
    the last of them '.', without "rnn_lst.". The file is at first path.sru_save, so that an older
    one stays whole until it is complete; then it takes the place of what is at path, be it a link or
-   a device. So no two calls may save to one path at a time. Names are UTF-8. Those of your own
-   tensors must not begin with the prefix: what stands behind it and is not the network's would be
-   refused when it is loaded. What the reference has no arguments for stands beside config in the
-   metadata, for sru_load() alone: scale_x, layer_dropout, causal, window; of SRU++ also use_tanh,
-   no_skip_term, v1, rnn_dropout. A network of different projection_sizes loads there only as SRU of
-   3.0-dev. */
+   a device, as a new file. So no two calls may save to one path at a time. Names are UTF-8. Those
+   of your own tensors must not begin with the prefix: what stands behind it and is not the
+   network's would be refused when it is loaded. What the reference has no arguments for stands
+   beside config in the metadata, for sru_load() alone: scale_x, layer_dropout, causal, window; of
+   SRU++ also use_tanh, no_skip_term, v1, rnn_dropout. A network of different projection_sizes loads
+   there only as SRU of 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
                            const sru_tensor *own, int n, char *error);
@@ -2738,7 +2743,7 @@ static void sru__attend_heads(void *job, size_t begin, size_t end, int thread)
 }
 
 /* A ring starts with its place, modulo its length, and how many of the keys before it are there. A
-   state may come from anywhere: what is not below `end` counts as 0, and nothing else is touched. */
+   state may come from anywhere: what is not below `end` counts as 0. */
 static size_t sru__ring_count(float x, size_t end)
 {
     return sru__within((double)x, 0, (double)end) ? (size_t)x : 0;
@@ -4618,7 +4623,8 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
 
 static void sru__fill_uniform(float *w, size_t n, double bound, uint64_t seed, int layer, int slot)
 {
-    const uint64_t key = sru__key(seed, 0, (uint64_t)(layer * 256 + slot));
+    const uint64_t after = (uint64_t)1 << 32;           /* the ids of dropout */
+    const uint64_t key = sru__key(seed, 0, after + (uint64_t)(layer * 256 + slot));
     size_t i;
     for (i = 0; i < n; i++)
         w[i] = (float)((2.0 * (double)sru__uniform(key, i) - 1.0) * bound);
@@ -5195,6 +5201,8 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
         if (e.rank > 4 || (e.rank && !e.count))
             return sru__say(error, "tensor '%s' is empty, or has more than 4 dimensions", t->name),
                    SRU_EFILE;
+        status = sru__check_entry(&file, &e, e.shape, e.rank);      /* its type */
+        if (status) return status;
         memset(t->shape, 0, sizeof t->shape);
         memcpy(t->shape, e.shape, e.rank * sizeof *e.shape);
         return SRU_OK;

@@ -1803,6 +1803,8 @@ static void test_read_tensor(void)
     CHECK(sru_read_tensor(&t, file.p, file.n, error) == SRU_EFILE, "an empty tensor");
     CHECK(strstr(error, "empty") != NULL, "%s", error);
     strcpy(t.name, "whole");
+    CHECK(sru_read_tensor(&t, file.p, file.n, error) == SRU_EFILE && strstr(error, "I64"),
+          "the shape of what cannot be read");
     t.shape[0] = 2;
     t.data = values;
     CHECK(sru_read_tensor(&t, file.p, file.n, error) == SRU_EFILE, "whole numbers of 64 bits");
