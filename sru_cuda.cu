@@ -661,23 +661,31 @@ __global__ void embedding_forward_kernel(float *y, const int32_t *tokens, const 
 }
 
 /* dtable[x] += the rows of dy where the token is x, in their order. Each warp of a block looks
-   through all tokens, 32 at a time, and adds up 32 columns. */
+   through all tokens, 32 at a time: that it be done seldom, a thread adds up several columns. */
+enum { TABLE_COLUMNS = 4 };
+
 __global__ void embedding_backward_kernel(float *dtable, const float *dy, const int32_t *tokens,
                                           size_t rows, size_t n)
 {
-    const size_t col = (size_t)blockIdx.y*blockDim.x + threadIdx.x, lane = threadIdx.x%WARP;
+    const size_t first = (size_t)blockIdx.y*TABLE_COLUMNS*blockDim.x + threadIdx.x;
+    const size_t lane = threadIdx.x%WARP;
     const int32_t mine = (int32_t)blockIdx.x;
-    float sum = 0;
+    float sum[TABLE_COLUMNS] = { 0 };
     bool any = false;
     for (size_t i = 0; i < rows; i += WARP) {
         unsigned found = __ballot_sync(~0u, i + lane < rows && tokens[i + lane] == mine);
         for (; found; found &= found - 1) {
-            const size_t row = i + (size_t)__ffs((int)found) - 1;
-            if (col < n) sum += dy[row*n + col];
+            const float *row = dy + (i + (size_t)__ffs((int)found) - 1)*n;
+#pragma unroll
+            for (unsigned k = 0; k < TABLE_COLUMNS; k++)
+                if (first + k*blockDim.x < n) sum[k] += row[first + k*blockDim.x];
             any = true;
         }
     }
-    if (any && col < n) dtable[(size_t)mine*n + col] += sum;
+#pragma unroll
+    for (unsigned k = 0; k < TABLE_COLUMNS; k++)
+        if (any && first + k*blockDim.x < n)
+            dtable[(size_t)mine*n + first + k*blockDim.x] += sum[k];
 }
 
 /* The generator of sru.h: number i of a key, uniform in [0,1). */
@@ -1873,8 +1881,8 @@ sru_status embedding_backward(const sru_context *ctx, float *dtable, const float
     static const char name[] = "embedding_backward";
     TRY(check_embedding(ctx, name, dy, tokens, dtable, rows, n, size));
     if (!rows || ctx->measure) return SRU_OK;
-    return launch(ctx, name, embedding_backward_kernel, size, ceil_div(n, 128), 128, dtable, dy,
-                  tokens, rows, n);
+    return launch(ctx, name, embedding_backward_kernel, size, ceil_div(n, 128*TABLE_COLUMNS), 128,
+                  dtable, dy, tokens, rows, n);
 }
 
 sru_status dropout(const sru_context *ctx, float *y, const float *x, const float *mask, float p,
