@@ -887,14 +887,16 @@ static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context
 
 static int sru__threads(const sru_context *c, double operations)
 {
-    int n = c->threads;
 #ifdef _OPENMP
+    int n = c->threads;
     if (n <= 0) n = operations < 8.0 * SRU__PORTION ? 1 : omp_get_max_threads();
-#else
-    n = 1;
-#endif
     if (n > 1024) n = 1024;
     return operations < 1.0 * SRU__PORTION * n ? (int)(operations / SRU__PORTION) + 1 : n;
+#else
+    (void)c;
+    (void)operations;
+    return 1;
+#endif
 }
 
 /* Fewer rows than 12 cost as much as 12, for the time goes into reading the weights; where nobody
@@ -2360,7 +2362,8 @@ typedef struct sru__attend_run {
     uint64_t key;                   /* of dropout */
     float *keys;                    /* blocks of the heads at hand */
     float *scratch;
-    size_t scratch_size;            /* floats of each thread */
+    size_t scratch_size;            /* floats of each thread, */
+    size_t room;                    /* in forward for so many queries */
     int threads;                    /* that share one head of a ring, with */
     const struct sru__queries *q;   /* these queries, */
     float *scores;                  /* and their scores of all blocks */
@@ -2573,7 +2576,7 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
     const sru_attention *s = &r->s;
     const size_t few = sru__few(r, q, g), keys = sru__block_keys(r, g), width = count * SRU__PANEL;
     const float *block = q->keys + g % q->ring * q->stride;
-    float *most = sums + SRU__KEYS * r->wide, *total = most + SRU__KEYS;
+    float *most = sums + r->room * r->wide, *total = most + SRU__KEYS;
     float mask[SRU__KEYS];
     size_t i;
     if (g == q->from) {
@@ -2602,7 +2605,7 @@ static void sru__attend_results(const sru__attend_run *r, const sru__queries *q,
 {
     const sru_attention *s = &r->s;
     const size_t width = count * SRU__PANEL, column = first * SRU__PANEL;
-    const float *most = sums + SRU__KEYS * r->wide, *total = most + SRU__KEYS;
+    const float *most = sums + r->room * r->wide, *total = most + SRU__KEYS;
     size_t i;
     for (i = 0; i < q->n; i++) {
         const size_t at = sru__query_at(r, q, i) + column;
@@ -2621,8 +2624,8 @@ static void sru__attend_results(const sru__attend_run *r, const sru__queries *q,
 static void sru__attend(const sru__attend_run *r, const sru__queries *q, float *scratch)
 {
     const size_t panels = r->wide / SRU__PANEL;
-    float *queries = scratch, *scores = queries + SRU__KEYS * r->hd;
-    float *sums = scores + SRU__KEYS * SRU__KEYS;
+    float *queries = scratch, *scores = queries + r->room * r->wide;
+    float *sums = scores + r->room * SRU__KEYS;
     size_t g;
     sru__attend_queries(r, q, queries);
     for (g = q->from; g < q->to; g++) {
@@ -2649,8 +2652,8 @@ static void sru__attend_columns(void *job, size_t begin, size_t end, int thread)
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru__queries *q = r->q;
     const size_t each = q->n * SRU__KEYS;
-    float *scores = r->scratch + (size_t)thread * r->scratch_size + SRU__KEYS * r->hd;
-    float *sums = scores + SRU__KEYS * SRU__KEYS;
+    float *scores = r->scratch + (size_t)thread * r->scratch_size + r->room * r->wide;
+    float *sums = scores + r->room * SRU__KEYS;
     size_t g;
     for (g = q->from; g < q->to; g++) {
         memcpy(scores, r->scores + (q->to - 1 - g) * each, each * 4);
@@ -2863,7 +2866,8 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     threads = sru__threads(c, 4.0 * (double)sru__max(s->T, 16) * (double)s->B * (double)s->P
                               * (double)sru__max(64, seen));
     /* for a block of queries: themselves, scores, sums, and what goes with those */
-    r.scratch_size = SRU__KEYS * (r.hd + SRU__KEYS + r.wide + 1 + SRU__PANEL);
+    r.room = sru__min(SRU__KEYS, s->T);
+    r.scratch_size = r.room * (2 * r.wide + SRU__KEYS + SRU__PANEL) + SRU__KEYS;
     r.scratch = sru__take_each(c, threads, r.scratch_size);
     r.keys = sru__take_floats(c, s->ring ? 0 : sru__min(sru__max(all, 2), (size_t)threads)
                                                * r.blocks * r.block);
@@ -3490,7 +3494,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #if defined(SRU__VECTORS) && defined(__x86_64__)
 #define SRU__X86
 #endif
-#if defined(SRU__X86) && !defined(SRU_NO_DISPATCH)
+#if defined(SRU__X86) && !defined(SRU_NO_DISPATCH) && !defined(__SCE__)     /* a console's clang */
 #define SRU__DISPATCH
 #endif
 #ifdef SRU__X86
@@ -3846,8 +3850,8 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     y->P = sru__projection(f, l);
     if (old && (y->P >= y->in || y->P >= y->N)) y->P = 0;  /* as 2.x decides */
     y->norm = !f->layer_norm ? 0 : f->normalize_after ? 2 : 1;
-    y->scale_x = 1;
-    if (f->rescale && !f->no_skip_term)
+    if (l == 0) y->scale_x = 1;         /* once: exp takes a microcontroller a while */
+    if (l == 0 && f->rescale && !f->no_skip_term && !(f->scale_x > 0))
         y->scale_x = (float)sru__dsqrt(1 + 2 * sru__dexp((double)f->highway_bias));
     if (f->scale_x > 0) y->scale_x = f->scale_x;
     y->drop_x = f->rnn_dropout;
@@ -5640,7 +5644,7 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
                 break;
             }
             if (n) memcpy(larger, bytes, n);
-            SRU_FREE(bytes);
+            if (bytes) SRU_FREE(bytes);
             bytes = larger;
         }
         errno = 0;
@@ -5657,7 +5661,7 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
         }
     }
     fclose(f);
-    SRU_FREE(bytes);
+    if (bytes) SRU_FREE(bytes);
     return NULL;
 }
 
@@ -5966,8 +5970,9 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #endif
 
 #if defined(__clang__)
+#pragma STDC FP_CONTRACT DEFAULT        /* where float_control, and so its pop, is ignored */
 #if defined(__FAST_MATH__) && __clang_major__ > 12
-#pragma clang fp contract(fast) reassociate(on)
+#pragma clang fp reassociate(on)
 #endif
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wignored-pragmas"

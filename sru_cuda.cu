@@ -1735,11 +1735,13 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
             const size_t C = ring_slots(s->window), most = ring_steps(s, RING_STEPS);
             const size_t warps = ceil_div(s->window, 8);        /* each has 8 keys, or more */
             const unsigned threads = WARP*(unsigned)(warps < 4 ? 4 : warps < 32 ? warps : 32);
+            const size_t fours = ceil_div(2*s->P, 4*WARP);      /* of the values of a step */
+            const unsigned copies = WARP*(unsigned)(fours < 32 ? fours : 32);
             for (size_t t = 0; t < s->T; t += most) {
                 const size_t steps = s->T - t < most ? s->T - t : most;
                 TRY(launch(c, name, ring_kernel, s->B*(size_t)s->H, steps, threads, *s, C, t,
                            (float)(1/sqrt((double)hd)), scores));
-                TRY(launch(c, name, ring_advance_kernel, s->B, 1, RING, *s, C, t, steps));
+                TRY(launch(c, name, ring_advance_kernel, s->B, 1, copies, *s, C, t, steps));
             }
             return SRU_OK;
         }

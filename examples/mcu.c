@@ -16,8 +16,8 @@ enum { I = 8, N = 16, L = 2 };
 static const uint32_t weights[] = {
 #include "weights.h"
 };
-static const sru_model rnn = {          /* all that the config in rnn.safetensors holds: the words
-                                           tell its size alone */
+static const sru_model rnn = {          /* all that the config in rnn.safetensors holds, and what
+                                           weights.h says: the words tell its size alone */
     .config = { .input_size = I, .hidden_size = N, .num_layers = L },
     .type = SRU_Q8, .weights = weights
 };

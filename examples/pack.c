@@ -24,6 +24,8 @@ int main(int argc, char **argv)
     if (!rnn) return fprintf(stderr, "%s\n", error), 1;
     if (sru_size(&n, NULL, rnn, 1, 1)) return 1;
 
+    if (rnn->config.scale_x > 0)            /* of rounded weights: not in the file's config */
+        printf("/* .scale_x = %.9gf */\n", (double)rnn->config.scale_x);
     const unsigned char *byte = rnn->weights;
     for (size_t i = 0; i < n.weights; i += 4) {
         uint32_t word = 0;

@@ -2,7 +2,8 @@
  *  @param program  an ArrayBuffer: browser.wasm
  *  @param file     an ArrayBuffer: a model that charlm or train saved
  *  @returns an object whose text(prime, temperature, random) yields what follows prime, a byte's
- *  characters at a time, most often one; at temperature 0 the most likely ones */
+ *  characters at a time, most often one; at temperature 0 the most likely ones. One text at a time:
+ *  they share a state, and a new one spoils those before */
 export async function open(program, file)
 {
     const { instance } = await WebAssembly.instantiate(program, {});
