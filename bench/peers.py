@@ -20,6 +20,9 @@ ISA_FLAGS = {"avx512": ["-mavx512f", "-mprefer-vector-width=512"], "avx2": ["-ma
 AVX2_PEERS = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
               "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
 AVX512_PEERS = {"OPENBLAS_CORETYPE": "SkylakeX"}     # it takes processors too new for Haswells
+# malloc that keeps what is freed: torch's training gives pages back and faults them in again
+KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(1 << 28),
+           "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
 CHARLM_SECONDS = 3
 WINDOW = 257                # of SRU++ when it streams: the step itself and 256 before it
 
@@ -164,6 +167,16 @@ def kept_to_avx2(out):
     return dict(AVX2_PEERS, **({"LD_PRELOAD": hider} if hidden else {}))
 
 
+def favoured(environment, out):
+    """Of a peer that runs faster than as it is installed: MKL, which uses no AVX-512 but on Intel's
+    processors, takes this one for such; and malloc keeps what is freed."""
+    shim = os.path.join(os.path.abspath(out), "mkl.so")
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-x", "c", "-", "-o", shim],
+                   input="int mkl_serv_intel_cpu_true(void) { return 1; }", text=True, check=True)
+    preloaded = [p for p in (environment.get("LD_PRELOAD"), shim) if p]
+    return dict(environment, LD_PRELOAD=":".join(preloaded), **KEEPING)
+
+
 class Library:
     """contestants.py with one of the peers, as a process of its own."""
     def __init__(self, name, environment):
@@ -260,11 +273,13 @@ class Peak:
 
 class Contestants:
     """All of them; a peer's process starts when it is first asked."""
-    def __init__(self, isa, out):
+    def __init__(self, isa, out, favour=False):
         self.ours = Ours(isa, out)
         self.isa = self.ours.isa
         self.environment = (kept_to_avx2(out) if isa == "avx2"
                             else AVX512_PEERS if self.isa == "avx512" else {})
+        if favour:
+            self.environment = favoured(self.environment, out)
         self.all = {"ours": self.ours, "peak": Peak(self.isa, out)}
         self.missing = set()
 
@@ -358,6 +373,9 @@ def machine(contestants, asked):
     if asked == "avx2":
         lines.append("The peers were kept to AVX2 too." if "LD_PRELOAD" in contestants.environment
                      else "torch, MKL and OpenBLAS were kept to AVX2 too; onnxruntime cannot be.")
+    if "MALLOC_TOP_PAD_" in contestants.environment:
+        lines.append("The peers were favoured: MKL takes the processor for Intel's, and malloc "
+                     "keeps what is freed.")
     return lines
 
 
@@ -429,6 +447,8 @@ def main():
                         help="a regular expression that the work's name contains, such as linear, "
                         "SRU, against d, memory")
     parser.add_argument("--isa", help="of sru.h, and of the peers where it is avx2: the best here")
+    parser.add_argument("--favour", action="store_true", help="the peers run faster than as they "
+                        "are installed: MKL as on Intel's processors, malloc that keeps memory")
     parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="1 and 2",
                         default=range(1, min(2, os.cpu_count()) + 1))
     parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="rounds (5)")
@@ -438,12 +458,12 @@ def main():
     out = os.path.abspath(o.out) if o.out else "build/peers" + ("-" + o.isa if o.isa else "")
     os.chdir(os.path.dirname(HERE))
     os.makedirs(out, exist_ok=True)
-    contestants = Contestants(o.isa, out)
+    contestants = Contestants(o.isa, out, o.favour)
     wanted = lambda name: re.search(o.only, name)
     cases = [(n,) + row for n in o.threads for row in table(contestants.isa, contestants.ours.bf16)
              if wanted(row[0])]
     points = [p for p in curves(os.cpu_count()) if wanted("against " + p[0])]
-    with_memory = wanted("memory")
+    with_memory = wanted("memory") and not o.favour     # which is more with such a malloc
     if not (cases or points or with_memory):
         sys.exit("peers.py: nothing is called '%s'" % o.only)
     few = min(3, o.repetitions)
