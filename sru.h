@@ -3517,7 +3517,6 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__W       1
 #define SRU__MR      1
 #define SRU__NP      1
-#define SRU__NP_FOUR 1
 #define SRU__NP_TWO  1
 #define SRU__NP_ONE  1
 #include SRU_FILENAME
@@ -3530,7 +3529,6 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__W       4
 #define SRU__MR      2
 #define SRU__NP      1
-#define SRU__NP_FOUR 1
 #define SRU__NP_TWO  1
 #define SRU__NP_ONE  2
 #include SRU_FILENAME
@@ -3550,7 +3548,6 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__W       4
 #define SRU__MR      6
 #define SRU__NP      1
-#define SRU__NP_FOUR 1
 #define SRU__NP_TWO  1
 #define SRU__NP_ONE  2
 #include SRU_FILENAME
@@ -3572,7 +3569,6 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__BYTES(x, which) _mm256_shuffle_epi8((__m256i)(x), (__m256i)(which))
 #define SRU__MR      6
 #define SRU__NP      1
-#define SRU__NP_FOUR 1
 #define SRU__NP_TWO  2
 #ifdef __clang__
 #define SRU__NP_ONE  4                              /* words of six would lie in memory for a while:
@@ -3632,7 +3628,6 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__LOAD_PART(p, n)     _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
 #define SRU__MR      8
 #define SRU__NP      3
-#define SRU__NP_FOUR 3
 #define SRU__NP_TWO  3
 #define SRU__NP_ONE  6
 #include SRU_FILENAME
@@ -6026,8 +6021,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 /* =================================================================================================
    Kernels: arithmetic on one thread, written once, compiled for each instruction set in vectors of
    its own width. In: SRU__ISA, its name; SRU__W, floats in a vector (1: plain C); SRU__MR rows and
-   SRU__NP panels of a full tile of the product, SRU__NP_FOUR, SRU__NP_TWO and SRU__NP_ONE panels of
-   tiles of 4 rows, 2 and 1: as many as the registers hold. */
+   SRU__NP panels of a full tile of the product, SRU__NP_TWO and SRU__NP_ONE, the most, of tiles of
+   two rows and one: as many as the registers hold. */
 
 #define SRU__GLUE_(a, b) a##b
 #define SRU__GLUE(a, b)  SRU__GLUE_(a, b)
@@ -6052,7 +6047,6 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 /* i = 0 ... n-1, unrolled; n becomes known by inlining, `most` is known from the start: only then
    does clang unroll early enough to keep arrays in registers */
 #define SRU__EACH(i, n, most) SRU__UNROLL for (i = 0; i < (most); i++) if (i < (n))
-#define SRU__MOST        (SRU__NP > SRU__NP_ONE ? SRU__NP : SRU__NP_ONE)
 
 /* In this part sru__vec is a vector of floats, sru__loose one that lies anywhere in memory,
    sru__mask the outcome of comparing two. */
@@ -6378,17 +6372,17 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
                                float *c, size_t ldc, size_t plane, int add, int mr,
                                uintptr_t ahead, size_t quarters)
 {
-    sru__vec acc[SRU__MR][SRU__MOST * SRU__VP], bv[SRU__MOST * SRU__VP];
+    sru__vec acc[SRU__MR][SRU__NP_ONE * SRU__VP], bv[SRU__NP_ONE * SRU__VP];
     enum { QUADS = (SRU__MR + 3) / 4 };
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
-    const float *bp[SRU__MOST], *quad[QUADS];
+    const float *bp[SRU__NP_ONE], *quad[QUADS];
     size_t first[QUADS], at[4];
     /* rows of C that are fetched meanwhile; where they are near, they are in the cache */
     const size_t fetched = SRU__W == 16 && rows > 1 && ldc > 16 * SRU__PANEL ? (unsigned)rows : 0;
     const size_t stride = ahead ? SRU__STRIDE / quarters : fetched ? SRU__STRIDE : k;
     size_t p, end, line = 0;
     int i, j;
-    SRU__EACH(j, panels, SRU__MOST) bp[j] = b[j];
+    SRU__EACH(j, panels, SRU__NP_ONE) bp[j] = b[j];
     SRU__EACH(i, rows < 4 ? rows : 4, 4)    /* of four the third may be the last of those there */
         at[i] = (size_t)(rows == 4 && i == mr ? i - 1 : i);
     SRU__EACH(i, (rows + 3) / 4, QUADS) {   /* of more, the second four end where those there do */
@@ -6396,7 +6390,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
         quad[i] = a + first[i] * row;
     }
     SRU__EACH(i, rows, SRU__MR) {
-        SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
+        SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
             acc[i][j] = !add ? sru__zero()
                       : sru__load(c + (first[i / 4] + at[i % 4]) * ldc
                                     + (size_t)(j / SRU__VP) * plane
@@ -6409,17 +6403,17 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
         for (i = 0; i < SRU__STRIDE * SRU__PANEL; i += 64)
             SRU__PREFETCH(ahead + (unsigned)i);
         for (; line * k < end * fetched; line++) {
-            SRU__EACH(j, panels, SRU__MOST)
+            SRU__EACH(j, panels, SRU__NP_ONE)
                 SRU__PREFETCH((uintptr_t)c + 4 * ((fetched + line) * ldc + (size_t)j * plane));
         }
         SRU__UNROLL_4               /* or counting takes up to a tenth of the time */
         for (; p < end; p++) {
-            SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
+            SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
                 bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL
                                   + (size_t)(j % SRU__VP) * SRU__W);
             SRU__EACH(i, rows, SRU__MR) {
                 const float ai = quad[i / 4][at[i % 4] * row];
-                SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
+                SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
                     acc[i][j] = SRU__FN(step)(pairs, acc[i][j], ai, bv[j]);
             }
             SRU__EACH(i, (rows + 3) / 4, QUADS) {
@@ -6434,7 +6428,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
     SRU__ANEW(ldc);
     SRU__ANEW(plane);
     SRU__EACH(i, rows, SRU__MR) {
-        SRU__EACH(j, panels * SRU__VP, SRU__MOST * SRU__VP)
+        SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
             sru__store(c + (first[i / 4] + at[i % 4]) * ldc + (size_t)(j / SRU__VP) * plane
                          + (size_t)(j % SRU__VP) * SRU__W, acc[i][j]);
     }
@@ -6447,8 +6441,8 @@ SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels
                                float *c, size_t ldc, size_t plane, int add, int mr, int nr,
                                uintptr_t ahead, size_t quarters)
 {
-    float t[SRU__MR * SRU__MOST * SRU__PANEL];
-    const size_t ldt = SRU__MOST * SRU__PANEL, apart = plane ? plane : SRU__PANEL;
+    float t[SRU__MR * SRU__NP_ONE * SRU__PANEL];
+    const size_t ldt = SRU__NP_ONE * SRU__PANEL, apart = plane ? plane : SRU__PANEL;
     const size_t bytes = 4 * (size_t)(nr + (plane ? 0 : (panels - 1) * SRU__PANEL));
     const int part = nr < SRU__PANEL, runs = plane ? panels : 1;    /* of columns side by side */
     int i, j;
@@ -6473,8 +6467,7 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
                                 size_t quarters)
 {
     const size_t apart = plane ? plane : SRU__PANEL;
-    const int most = width == SRU__MR ? SRU__NP : width == 4 ? SRU__NP_FOUR
-                   : width == 2 ? SRU__NP_TWO : SRU__NP_ONE;
+    const int most = width == 1 ? SRU__NP_ONE : width == 2 ? SRU__NP_TWO : SRU__NP;
     while (panels > 0) {
         /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1. Divisions are slow */
         const int times = panels <= most ? 1 : (panels + most - 1) / most;
@@ -6496,7 +6489,7 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
         if (width == SRU__MR) SRU__TILES(SRU__MR, SRU__NP);
         else if (width == 1) SRU__LINES(SRU__ROW_TILE);
 #if SRU__MR > 2
-        else if (width == 4) SRU__TILES(4, SRU__NP_FOUR);
+        else if (width == 4) SRU__TILES(4, SRU__NP);
         else SRU__TILES(2, SRU__NP_TWO);
 #endif
 #undef SRU__TILES
@@ -7395,7 +7388,6 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef SRU__LINES
 #undef SRU__SLACK
 #undef SRU__EACH
-#undef SRU__MOST
 #undef sru__vec
 #undef sru__loose
 #undef sru__mask
@@ -7434,7 +7426,6 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef SRU__IF_NUMBER
 #undef SRU__MR
 #undef SRU__NP
-#undef SRU__NP_FOUR
 #undef SRU__NP_TWO
 #undef SRU__NP_ONE
 #endif /* SRU__PASS */
