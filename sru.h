@@ -1019,7 +1019,7 @@ typedef struct sru__scan_job {
     int K, use_tanh;
     int distant;                    /* rows of x, h and c lie in memory: to be fetched ahead */
     float scale_x;
-    ptrdiff_t u_step, step, vt_step, pad_step;
+    ptrdiff_t u_step, step, pad_step;
     size_t u_plane, plane;          /* between the K planes of u; the G of v, bias and vt */
     const float *u, *x, *v, *bias, *vt, *mask_c, *c0;
     const uint8_t *pad;
@@ -1953,7 +1953,6 @@ SRU__INLINE void sru__scan_begin(sru__scan_job *k, const sru__scan_run *r, const
     k->scale_x = s->scale_x;
     k->pad_step = row;
     k->step = row * (ptrdiff_t)s->N;
-    k->vt_step = (ptrdiff_t)sru__gates(s) * k->step;
     k->plane = s->N;
     k->v = s->v ? s->v + p->col : NULL;
     k->bias = s->bias ? s->bias + p->col : NULL;
@@ -6807,7 +6806,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
         h += s->step;
         if (x) x += s->step;
         if (cs) cs += s->step;
-        if (vt) vt += s->vt_step;
+        if (vt) vt += gates * s->step;
         if (pad) pad += s->pad_step;
     }
     SRU__EACH(q, nv, 4)
@@ -6861,9 +6860,9 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
         const float *u = s->u + t * s->u_step + at;
         const float *c = s->c + t * s->step + at, *dh = s->dh + t * s->step + at;
         const float *x = s->x ? s->x + t * s->step + at : NULL;
-        const float *vt = s->vt ? s->vt + t * s->vt_step + at : NULL;
+        const float *vt = s->vt ? s->vt + t * gates * s->step + at : NULL;
         float *du = s->du + t * s->u_step + at, *dx = s->dx ? s->dx + t * s->step + at : NULL;
-        float *dvt = s->dvt ? s->dvt + t * s->vt_step + at : NULL;
+        float *dvt = s->dvt ? s->dvt + t * gates * s->step + at : NULL;
         const int skipped = s->pad && s->pad[t * s->pad_step];
         if (t > SRU__AHEAD) {
             for (k = 0; k < s->K; k++) {
