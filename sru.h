@@ -7140,14 +7140,21 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
 }
 
 #ifndef SRU_NO_BACKWARD
-/* One vector of columns of a row: its part of dx, where its shares of dgain and dbias are added. */
-SRU__INLINE sru__vec SRU__FN(norm_column)(sru__vec *dgain, sru__vec *dbias, sru__vec dy, sru__vec x,
-                                          sru__vec gain, const float *stats, const float *means)
+/* n columns of a row, at most a vector, from the i-th on: see below. */
+SRU__INLINE void SRU__FN(norm_columns)(size_t i, size_t n, float *dx, float *dgain, float *dbias,
+                                       const float *dy, const float *x, const float *gain,
+                                       const float *stats, const float *means, float beta)
 {
-    const sru__vec xhat = (x - stats[0]) * stats[1];
-    *dgain = dy * xhat + *dgain;
-    *dbias = *dbias + dy;
-    return (dy * gain - means[0] - xhat * means[1]) * stats[1];
+    const sru__vec d = sru__load_part(dy + i, n), g = sru__load_part(gain + i, n);
+    const sru__vec xhat = (sru__load_part(x + i, n) - stats[0]) * stats[1];
+    const sru__vec db = sru__load_part(dbias + i, n);
+    sru__vec dg = sru__load_part(dgain + i, n);
+    sru__vec v = (d * g - means[0] - xhat * means[1]) * stats[1];
+    dg = d * xhat + dg;
+    if (dx && beta != 0) v = sru__load_part(dx + i, n) + v;
+    if (dx) sru__store_part(dx + i, v, n);
+    sru__store_part(dgain + i, dg, n);
+    sru__store_part(dbias + i, db + d, n);
 }
 
 /* With xhat = (x - mean)*rstd and g = dy*gain: dgain += dy*xhat, dbias += dy,
@@ -7159,8 +7166,8 @@ static void SRU__FN(layernorm_backward)(float *dx, float *dgain, float *dbias, c
     const sru__mask fresh = SRU__FN(fresh)(n);
     float means[2 * SRU__PANEL];
     size_t lot, r, i, at;
-    for (; rows > 0; rows -= lot, stats += 2 * lot) {
-        sru__vec end[SRU__PANEL], dg, db, g;
+    for (; rows > 0; rows -= lot) {
+        sru__vec g;
         lot = sru__min(rows, SRU__FN(rows_side_by_side)(n));
         for (r = at = 0; r < lot; r++, at += n) {
             const float mean = stats[2 * r], rstd = stats[2 * r + 1];
@@ -7179,35 +7186,15 @@ static void SRU__FN(layernorm_backward)(float *dx, float *dgain, float *dbias, c
             means[2 * r] = sru__sum(s1) / (float)n;
             means[2 * r + 1] = sru__sum(s2) / (float)n;
         }
-        if (n % SRU__W) {                       /* before dx, which may be where dy is */
-            dg = SRU__FN(load_end)(dgain, n);
-            db = SRU__FN(load_end)(dbias, n);
-            for (r = at = 0; r < lot; r++, at += n) {
-                end[r] = SRU__FN(norm_column)(&dg, &db, SRU__FN(load_end)(dy + at, n),
-                                              SRU__FN(load_end)(x + at, n),
-                                              SRU__FN(load_end)(gain, n), stats + 2 * r,
-                                              means + 2 * r);
-                if (dx && beta != 0) end[r] = SRU__FN(load_end)(dx + at, n) * beta + end[r];
-            }
-            SRU__FN(store_end)(dgain, sru__select(fresh, dg, SRU__FN(load_end)(dgain, n)), n);
-            SRU__FN(store_end)(dbias, sru__select(fresh, db, SRU__FN(load_end)(dbias, n)), n);
+        for (r = 0; r < lot; r++, dy += n, x += n, stats += 2) {
+            for (i = 0; i + SRU__W <= n; i += SRU__W)
+                SRU__FN(norm_columns)(i, SRU__W, dx, dgain, dbias, dy, x, gain, stats,
+                                      means + 2 * r, beta);
+            if (i < n)
+                SRU__FN(norm_columns)(i, n - i, dx, dgain, dbias, dy, x, gain, stats,
+                                      means + 2 * r, beta);
+            if (dx) dx += n;
         }
-        for (r = at = 0; r < lot; r++, at += n)
-            for (i = 0; i + SRU__W <= n; i += SRU__W) {
-                dg = sru__load(dgain + i);
-                db = sru__load(dbias + i);
-                g = SRU__FN(norm_column)(&dg, &db, sru__load(dy + at + i), sru__load(x + at + i),
-                                         sru__load(gain + i), stats + 2 * r, means + 2 * r);
-                if (dx && beta != 0) g = sru__load(dx + at + i) * beta + g;
-                if (dx) sru__store(dx + at + i, g);
-                sru__store(dgain + i, dg);
-                sru__store(dbias + i, db);
-            }
-        for (r = at = 0; r < lot && dx && n % SRU__W; r++, at += n)
-            SRU__FN(store_end)(dx + at, end[r], n);
-        x += lot * n;
-        dy += lot * n;
-        if (dx) dx += lot * n;
     }
 }
 #endif
