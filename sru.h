@@ -3711,13 +3711,13 @@ typedef struct sru__slot {
     const char *name;           /* behind "rnn_lst.I." */
     size_t rows, cols;          /* rows 0: the layer has none */
     size_t at;                  /* bytes from the start of the weights */
-    size_t interleave;          /* matrices whose rows the reference interleaves, or 0 */
+    size_t groups;              /* of equally many rows, each packed apart; 0: a vector of `rows` */
+    int interleave;             /* matrices whose rows the reference interleaves, or 0 */
     int transpose;              /* the reference stores it transposed */
-    int matrix;                 /* 1, or 0: a vector of `rows` values */
 } sru__slot;
 
 typedef struct sru__layer {
-    size_t in, N, D, K, P;      /* P = 0: no projection */
+    size_t in, N, K, P;         /* P = 0: no projection */
     int norm;                   /* 0 none, 1 of the input, 2 of the output */
     int skip;                   /* x is the skip term: K = 3, and there is one */
     int attention, projected_norm;      /* SRU++: with attention; with norm of what is projected */
@@ -3728,13 +3728,13 @@ typedef struct sru__layer {
     size_t S, ring;             /* floats of a sequence's state, and those before its ring there */
 } sru__layer;
 
-/* Bytes of a matrix; packed, it consists of groups of equally many rows. Small tensors stay float,
-   in multiples of 64 bytes. */
-static size_t sru__tensor_bytes(sru_type type, size_t groups, size_t rows, size_t cols, int matrix)
+/* Vectors stay float where matrices are packed, in multiples of 64 bytes. */
+static size_t sru__tensor_bytes(sru_type type, const sru__slot *s)
 {
-    if (type == SRU_PLAIN) return rows * cols * 4;
-    if (!matrix) return (rows * cols * 4 + 63) / 64 * 64;
-    return groups * sru__ceil(rows / groups, SRU__PANEL) * sru__packed_panel(type, cols);
+    if (type == SRU_PLAIN) return s->rows * s->cols * 4;
+    if (!s->groups) return (s->rows * 4 + 63) / 64 * 64;
+    return s->groups * sru__ceil(s->rows / s->groups, SRU__PANEL)
+           * sru__packed_panel(type, s->cols);
 }
 
 static size_t sru__width(const sru_config *f)
@@ -3798,13 +3798,8 @@ SRU__INLINE sru__slot sru__first_slot(const sru_config *f)
     s.name = "input_to_hidden.weight";
     s.rows = sru__input_first(f) ? sru__width(f) : 0;
     s.cols = (size_t)f->input_size;
-    s.matrix = 1;
+    s.groups = 1;
     return s;
-}
-
-static size_t sru__groups(const sru__layer *y, int slot)
-{
-    return slot == SRU__WEIGHT ? y->K * (y->N / y->D) : 1;
 }
 
 /* The next tensor of the layer: they are put in the order of their numbers. */
@@ -3813,13 +3808,13 @@ static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int
 {
     sru__slot *s = &y->slot[i];
     s->name = name;
-    s->matrix = i <= SRU__WEIGHT;
     s->rows = rows;
     s->cols = cols;
-    s->interleave = i == SRU__WEIGHT ? y->K : 0;
-    s->transpose = f->arch == SRU_ARCH_SRU && s->matrix;
+    s->groups = i < SRU__WEIGHT ? 1 : i > SRU__WEIGHT ? 0 : y->K * (f->bidirectional ? 2 : 1);
+    s->interleave = i == SRU__WEIGHT ? (int)y->K : 0;
+    s->transpose = f->arch == SRU_ARCH_SRU && i <= SRU__WEIGHT;
     s->at = y->end;
-    y->end += sru__tensor_bytes(type, sru__groups(y, i), rows, cols, s->matrix);
+    y->end += sru__tensor_bytes(type, s);
 }
 
 /* From layer l-1, or for l = 0 from nothing, to layer l, with weights in the form `type`: the one
@@ -3829,14 +3824,13 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
     if (l == 0) {
         const sru__slot first = sru__first_slot(f);
-        y->end = sru__tensor_bytes(type, 1, first.rows, first.cols, 1);
+        y->end = sru__tensor_bytes(type, &first);
         y->S = sru__state_floats(f);
         y->ring = (size_t)sru__layers(f) * sru__width(f);
     } else {
         y->ring += sru__ring(f, l - 1);
     }
     sru__clear(y->slot, sizeof y->slot);
-    y->D = (size_t)f->hidden_size;
     y->N = sru__width(f);
     y->in = l > 0 || sru__input_first(f) ? y->N : (size_t)f->input_size;
     y->K = !f->no_skip_term && y->in != y->N ? 4 : 3;
@@ -3894,6 +3888,18 @@ static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
 static size_t sru__weight_bytes(const sru_config *f, sru_type type)
 {
     return sru__layer_at(f, type, sru__layers(f) - 1).end;
+}
+
+/* Slot i of layer l, which is y, or scale_x for i = SRU__SLOTS; l = -1: before the first layer. */
+static sru__slot sru__slot_at(const sru_config *f, const sru__layer *y, int l, int i)
+{
+    sru__slot s;
+    sru__clear(&s, sizeof s);
+    if (l < 0) return i ? s : sru__first_slot(f);
+    if (i < SRU__SLOTS) return y->slot[i];
+    s.name = "scale_x";
+    s.rows = s.cols = 1;
+    return s;
 }
 
 /* Says what is wrong with a configuration. All sizes derived from a valid one fit a size_t. */
@@ -4703,8 +4709,8 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
 {
     const sru_context c = sru__context(ctx);
     sru_status status;
-    sru__slot first;
-    size_t g, n;
+    sru__layer a, b;
+    size_t g;
     int l, i;
     if (!to || !weights || !from || !from->weights)
         return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: a pointer is NULL");
@@ -4713,29 +4719,21 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     status = sru__check_config(&from->config, c.error);
     if (status) return status;
     if (!c.op->pack(&c, NULL, to->type, NULL, 1, 1)) return SRU_EINVAL;     /* it said why */
-    first = sru__first_slot(&from->config);
     status = c.op->copy(&c, weights, NULL, sru__weight_bytes(&from->config, to->type));
-    if (status) return status;
-    if (first.rows && !c.op->pack(&c, weights, to->type, sru__weights(from, &first), first.rows,
-                                  first.cols))
-        return SRU_EINVAL;                      /* pack said why */
-    for (l = 0; l < sru__layers(&from->config) && !status; l++) {
-        const sru__layer a = sru__layer_at(&from->config, SRU_PLAIN, l);
-        const sru__layer b = sru__layer_at(&from->config, to->type, l);
+    for (l = -1; l < sru__layers(&from->config) && !status; l++) {
+        if (l >= 0) sru__next_layer(&a, &from->config, SRU_PLAIN, l);
+        if (l >= 0) sru__next_layer(&b, &from->config, to->type, l);
         for (i = 0; i < SRU__SLOTS && !status; i++) {
-            const float *w = sru__weights(from, &a.slot[i]);
-            char *out = (char *)weights + b.slot[i].at;
-            if (!w) continue;
-            n = a.slot[i].rows / sru__groups(&a, i);
-            if (!a.slot[i].matrix)
-                status = c.op->copy(&c, out, w, a.slot[i].rows * 4);
-            else
-                for (g = 0; g < sru__groups(&a, i); g++) {
-                    const size_t bytes = c.op->pack(&c, out, to->type, w + g * n * a.slot[i].cols,
-                                                    n, a.slot[i].cols);
-                    if (!bytes) return SRU_EINVAL;
-                    out += bytes;
-                }
+            const sru__slot s = sru__slot_at(&from->config, &a, l, i);
+            const float *w = sru__weights(from, &s);
+            char *out = (char *)weights + sru__slot_at(&from->config, &b, l, i).at;
+            if (w && !s.groups) status = c.op->copy(&c, out, w, s.rows * 4);
+            for (g = 0; w && g < s.groups; g++) {
+                const size_t n = s.rows / s.groups;
+                const size_t bytes = c.op->pack(&c, out, to->type, w + g * n * s.cols, n, s.cols);
+                if (!bytes) return SRU_EINVAL;
+                out += bytes;
+            }
         }
     }
     if (status) return status;
@@ -5373,18 +5371,6 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* Slot i of layer l, which is y, or scale_x for i = SRU__SLOTS; l = -1: before the first layer. */
-static sru__slot sru__slot_at(const sru_config *f, const sru__layer *y, int l, int i)
-{
-    sru__slot s;
-    sru__clear(&s, sizeof s);
-    if (l < 0) return i ? s : sru__first_slot(f);
-    if (i < SRU__SLOTS) return y->slot[i];
-    s.name = "scale_x";
-    s.rows = s.cols = 1;
-    return s;
-}
-
 /* The name of a tensor of layer l; l = -1: of one before the first layer. With a prefix of at most
    SRU__PREFIX bytes it fits. */
 static void sru__tensor_name(char name[SRU__NAME], const char *prefix, int l, const char *slot)
@@ -5395,7 +5381,7 @@ static void sru__tensor_name(char name[SRU__NAME], const char *prefix, int l, co
 
 static void sru__file_shape(const sru__slot *s, size_t shape[2], size_t *rank)
 {
-    *rank = s->matrix ? 2 : 1;
+    *rank = s->groups ? 2 : 1;
     shape[0] = s->transpose ? s->cols : s->rows;
     shape[1] = s->transpose ? s->rows : s->cols;
 }
@@ -5427,23 +5413,23 @@ static sru_status sru__find_prefix(const sru__file *file, char prefix[SRU__NAME]
 
 /* One tensor of the network, which is e in the file: checked, and read where there are weights. */
 static sru_status sru__load_slot(const sru__file *file, const sru__entry *e, const sru__slot *s,
-                                 sru_type type, size_t groups, void *weights)
+                                 sru_type type, void *weights)
 {
     sru__source from;
     char *out;
-    size_t shape[2], rank, g;
-    const size_t n = s->rows / groups;
+    size_t shape[2], rank, g, n;
     sru_status status;
     sru__file_shape(s, shape, &rank);
     status = sru__check_entry(file, e, shape, rank);
     if (status || !weights) return status;
     out = (char *)weights + s->at;
-    from = sru__source_of(file, e, s->rows, s->cols, s->interleave, s->transpose);
-    if (!s->matrix || type == SRU_PLAIN) {
+    from = sru__source_of(file, e, s->rows, s->cols, (size_t)s->interleave, s->transpose);
+    if (!s->groups || type == SRU_PLAIN) {
         sru__copy_values((float *)(void *)out, &from);
         return SRU_OK;
     }
-    for (g = 0; g < groups; g++) {
+    n = s->rows / s->groups;
+    for (g = 0; g < s->groups; g++) {
         sru__pack(out, type, &from, g * n, n);
         out += sru__ceil(n, SRU__PANEL) * sru__packed_panel(type, s->cols);
     }
@@ -5457,7 +5443,7 @@ static sru_status sru__load_scale(const sru__file *file, const sru__entry *e, co
                                   float scale, const sru_config *f, float *all)
 {
     const double most = f->rescale ? 5e-3 : 1e-5;
-    const sru_status status = sru__load_slot(file, e, s, SRU_PLAIN, 1, NULL);
+    const sru_status status = sru__load_slot(file, e, s, SRU_PLAIN, NULL);
     float x;
     double off;
     if (status || f->no_skip_term) return status;
@@ -5512,8 +5498,7 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
                     } else if (i == SRU__SLOTS) {
                         status = sru__load_scale(file, &e, &s, y.scale_x, f, &scale_x);
                     } else {
-                        status = sru__load_slot(file, &e, &s, type, l < 0 ? 1 : sru__groups(&y, i),
-                                                weights);
+                        status = sru__load_slot(file, &e, &s, type, weights);
                     }
                     if (status) return status;
                 }
@@ -5596,7 +5581,7 @@ static int sru__tensor_at(sru_tensor *t, const sru_model *m, int *index)
             sru__file_shape(&s, t->shape, &rank);
             if (rank == 1) t->shape[1] = 0;
             t->data = m->weights ? (float *)(uintptr_t)((const char *)m->weights + s.at) : NULL;
-            t->interleave = (int)s.interleave;
+            t->interleave = s.interleave;
             t->transpose = s.transpose;
             return 1;
         }
