@@ -4665,13 +4665,12 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
         for (k = 0; k < SRU__SLOTS; k++)
             w[k] = (float *)(void *)((char *)weights + y.slot[k].at);
         /* 2.x: variance 1/columns. 3.0-dev: Glorot and Bengio 2010, 2/(rows + columns) */
-        sru__fill_uniform(w[SRU__WEIGHT], rows * cols,
-                          sru__dsqrt(old ? 3.0 / (double)cols : 6.0 / (double)(rows + cols)), seed,
-                          l, SRU__WEIGHT);
-        if (y.P)
-            sru__fill_uniform(w[SRU__PROJECTION], y.P * y.in,
-                              sru__dsqrt(old ? 3.0 / (double)y.in : 6.0 / (double)(y.P + y.in)),
-                              seed, l, SRU__PROJECTION);
+        for (k = 0; k <= SRU__WEIGHT; k++) {
+            const double n = (double)y.slot[k].rows, m = (double)y.slot[k].cols;
+            if (n > 0)
+                sru__fill_uniform(w[k], y.slot[k].rows * y.slot[k].cols,
+                                  sru__dsqrt(old ? 3 / m : 6 / (n + m)), seed, l, k);
+        }
         for (k = 0; old && k < (int)y.K; k++) {     /* so that what flows keeps its variance */
             double by = sru__dsqrt(1 - (double)y.drop_x);
             if (k == 0) by *= sru__dsqrt(1 - (double)y.drop_c);
@@ -4680,24 +4679,14 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
             if (y.norm) by *= 0.1;
             sru__scale(w[SRU__WEIGHT] + (size_t)k * y.N * cols, y.N * cols, by);
         }
-        if (y.attention)
-            sru__fill_uniform(w[SRU__KEYS_VALUES], 2 * y.P * y.P,
-                              sru__dsqrt(6.0 / (double)(3 * y.P)), seed, l, SRU__KEYS_VALUES);
-        if (y.attention) sru__fill(w[SRU__ALPHA], 1, 0);
         if (y.drop_p > 0) sru__scale(w[SRU__WEIGHT], rows * cols, sru__dsqrt(1 - (double)y.drop_p));
-        if (y.projected_norm) {
-            sru__fill(w[SRU__PROJECTED_GAIN], y.P, 1);
-            sru__fill(w[SRU__PROJECTED_SHIFT], y.P, 0);
-        }
         if (v == 0) v = old ? sru__dsqrt(1.5) : 1;
         if (f->v1) sru__fill(w[SRU__WEIGHT_C], 2 * y.N, 0);
         else sru__fill_uniform(w[SRU__WEIGHT_C], 2 * y.N, v, seed, l, SRU__WEIGHT_C);
         sru__fill(w[SRU__BIAS], y.N, 0);
         sru__fill(w[SRU__BIAS] + y.N, y.N, f->highway_bias);
-        if (y.norm) {
-            sru__fill(w[SRU__GAIN], y.slot[SRU__GAIN].rows, 1);
-            sru__fill(w[SRU__SHIFT], y.slot[SRU__SHIFT].rows, 0);
-        }
+        for (k = SRU__GAIN; k < SRU__SLOTS; k++)
+            sru__fill(w[k], y.slot[k].rows, k == SRU__GAIN || k == SRU__PROJECTED_GAIN);
     }
     return SRU_OK;
 }
