@@ -2396,15 +2396,14 @@ static void sru__put_key(float *block, size_t hd, size_t j, const float *key, co
     if (i < hd) memcpy(v + i * SRU__KEYS, value + i, (hd - i) * 4);
 }
 
-/* Scores of keys at ... end-1 in a block that begins at start. One by one they would take a fifth
-   of the time of attention with small heads. */
-static void sru__hide_all(float *s, size_t start, size_t at, size_t end)
+/* n scores. One by one they would take a fifth of the time of attention with small heads. */
+static void sru__hide_all(float *s, size_t n)
 {
     float eight[8];
     int i;
     for (i = 0; i < 8; i++) eight[i] = SRU__HIDDEN;
-    for (; at + 8 <= end; at += 8) memcpy(s + (at - start), eight, sizeof eight);
-    for (; at < end; at++) s[at - start] = SRU__HIDDEN;
+    for (; n >= 8; n -= 8, s += 8) memcpy(s, eight, sizeof eight);
+    while (n) s[--n] = SRU__HIDDEN;
 }
 
 /* Which of the 64 keys from `start` on are padded in sequence b, and how many; in a ring none. */
@@ -2431,10 +2430,10 @@ static void sru__hide(const sru__attend_run *r, const sru__padded *padded, size_
                       size_t start, size_t end, size_t lo, size_t hi)
 {
     size_t i;
-    sru__hide_all(s, start, start, sru__min(lo, end));
-    sru__hide_all(s, start, sru__max(hi, start), end);
-    lo = sru__max(lo, start);
-    hi = sru__min(hi, end);
+    lo = sru__min(sru__max(lo, start), end);
+    hi = sru__min(sru__max(hi, start), end);
+    sru__hide_all(s, lo - start);
+    sru__hide_all(s + (hi - start), end - hi);
     if (lo < hi && r->s.attn_mask)
         r->kern->add(s + (lo - start), r->s.attn_mask + t * r->S + lo, hi - lo);
     for (i = 0; i < padded->n; i++) s[padded->key[i]] = SRU__HIDDEN;
