@@ -5452,7 +5452,8 @@ static sru_status sru__load_scale(const sru__file *file, const sru__entry *e, co
 }
 
 /* All tensors of the network, in the order of the file: first whether they are there, once; then
-   what they are, and that behind the prefix there are no others. What scale_x says goes to f. */
+   what they are, and that behind the prefix there are no others; then, if there are weights, their
+   values. What scale_x says goes to f. */
 static sru_status sru__load_tensors(const sru__file *file, const char *prefix, sru_config *f,
                                     sru_type type, void *weights)
 {
@@ -5463,11 +5464,13 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
     sru__slot s;
     size_t shape[2], rank;
     float scale_x = 0;
-    int l, i, second;
+    int l, i, pass;
     memset(seen, 0, sizeof seen);
-    for (second = 0; second < 2; second++) {
+    for (pass = 0; pass < (weights ? 3 : 2); pass++) {
         sru__json j = sru__header(file);
         sru__entry e;
+        if (pass == 2 && type != SRU_PLAIN)     /* between tensors too: the same bytes each time */
+            memset(weights, 0, sru__weight_bytes(f, type));
         while (sru__next(&j, file, &e, NULL, NULL)) {
             sru_status status = SRU_OK;
             int found = 0;
@@ -5480,22 +5483,22 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
                     s = sru__slot_at(f, &y, l, i);
                     if (!s.rows || strcmp(e.name + strlen(name), s.name)) continue;
                     found = 1;
-                    if (!second) {
+                    if (!pass) {
                         if (seen[l + 1] >> i & 1) return sru__twice(file, e.name);
                         seen[l + 1] |= 1u << i;
                     } else if (i == SRU__SLOTS) {
                         status = sru__load_scale(file, &e, &s, y.scale_x, f, &scale_x);
                     } else {
-                        status = sru__load_slot(file, &e, &s, type, weights);
+                        status = sru__load_slot(file, &e, &s, type, pass == 2 ? weights : NULL);
                     }
                     if (status) return status;
                 }
             }
-            if (second && !found)
+            if (pass && !found)
                 return sru__say(file->error, "tensor '%s' is unexpected: a network of this config "
                                 "has none", e.name), SRU_EFILE;
         }
-        for (l = -1; l < sru__layers(f) && !second; l++) {
+        for (l = -1; l < sru__layers(f) && !pass; l++) {
             if (l >= 0) sru__next_layer(&y, f, type, l);
             for (i = 0; i <= SRU__SLOTS; i++) {
                 s = sru__slot_at(f, &y, l, i);
@@ -5541,11 +5544,7 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     for (j = sru__header(&file); f.arch == SRU_ARCH_SRU && sru__next(&j, &file, &e, NULL, NULL);)
         if (!strncmp(e.name, name, strlen(name))) f.arch = SRU_ARCH_SRU3;
     if (sru__check_config(&f, error)) return m->config.input_size ? SRU_EINVAL : SRU_EFILE;
-    status = sru__load_tensors(&file, prefix, &f, m->type, NULL);
-    if (status) return status;
-    if (weights && m->type != SRU_PLAIN)        /* between tensors too: the same bytes each time */
-        memset(weights, 0, sru__weight_bytes(&f, m->type));
-    if (weights) status = sru__load_tensors(&file, prefix, &f, m->type, weights);
+    status = sru__load_tensors(&file, prefix, &f, m->type, weights);
     if (status) return status;
     m->config = f;
     if (weights) m->weights = weights;
