@@ -5909,14 +5909,12 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     sru__clear(&w, sizeof w);
     sru__put_header(&w, m, prefix, own, n);
     for (i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)w.n >> 8 * i);
-    w.n = 0;
     errno = 0;
     w.f = fopen(beside, "wb");
     if (!w.f) {
         sru__say(error, "cannot write '%s': %s", beside, strerror(errno));
     } else {
         sru__put(&w, length, 8);
-        w.n = 0;
         sru__put_header(&w, m, prefix, own, n);
         for (k = 0; sru__saved_tensor(&t, m, prefix, k, own, n, &scale) && !w.failed; k++)
             sru__put_tensor(&w, &t);
