@@ -5277,14 +5277,10 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
     }
     if (sru__word(j, "null")) return 1;
     switch (kind) {
-    case 'l':                               /* -1 is the default, here 0; 0 and less are here -1 */
-        negative = sru__accept(j, '-');
+    case 'i': case 'e': case 'l':           /* of l -1 is the default, here 0; 0 and less are -1 */
+        negative = kind == 'l' && sru__accept(j, '-');
         if (!sru__int(j, &value)) return 0;
-        if (negative || !value) value = negative && value == 1 ? 0 : -1;
-        memcpy(to, &value, sizeof value);
-        return 1;
-    case 'i': case 'e':
-        if (!sru__int(j, &value)) return 0;
+        if (kind == 'l' && (negative || !value)) value = negative && value == 1 ? 0 : -1;
         memcpy(to, &value, sizeof value);
         return 1;
     case 'p':
