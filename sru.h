@@ -3821,11 +3821,13 @@ static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int
 static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, int l)
 {
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
-    if (l == 0) {
+    if (l == 0) {                       /* scale_x once: exp takes a microcontroller a while */
         const sru__slot first = sru__first_slot(f);
         y->end = sru__tensor_bytes(type, &first);
         y->S = sru__state_floats(f);
         y->ring = (size_t)sru__layers(f) * sru__width(f);
+        y->scale_x = f->scale_x > 0 ? f->scale_x : !f->rescale || f->no_skip_term ? 1
+                   : (float)sru__dsqrt(1 + 2 * sru__dexp((double)f->highway_bias));
     } else {
         y->ring += sru__ring(f, l - 1);
     }
@@ -3837,10 +3839,6 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     y->P = sru__projection(f, l);
     if (old && (y->P >= y->in || y->P >= y->N)) y->P = 0;  /* as 2.x decides */
     y->norm = !f->layer_norm ? 0 : f->normalize_after ? 2 : 1;
-    if (l == 0) y->scale_x = 1;         /* once: exp takes a microcontroller a while */
-    if (l == 0 && f->rescale && !f->no_skip_term && !(f->scale_x > 0))
-        y->scale_x = (float)sru__dsqrt(1 + 2 * sru__dexp((double)f->highway_bias));
-    if (f->scale_x > 0) y->scale_x = f->scale_x;
     y->drop_x = f->rnn_dropout;
     y->drop_c = l + 1 < sru__layers(f) ? f->dropout : 0;
     y->drop_out = l + 1 < sru__layers(f) ? f->layer_dropout : 0;
