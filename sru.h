@@ -7027,12 +7027,6 @@ SRU__INLINE sru__vec SRU__FN(load_end)(const float *x, size_t n)
     return n < SRU__W ? sru__load_part(x, n) : sru__load(x + n - SRU__W);
 }
 
-SRU__INLINE void SRU__FN(store_end)(float *x, sru__vec v, size_t n)
-{
-    if (n < SRU__W) sru__store_part(x, v, n);
-    else sru__store(x + n - SRU__W, v);
-}
-
 /* The sum of x - mean, or of its squares: four sums at a time, each a chain of its own. */
 SRU__INLINE float SRU__FN(row_sum)(const float *x, float mean, const int square, size_t n)
 {
@@ -7093,7 +7087,8 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
             }
             if (i < n) {
                 v = (end - m) * s * SRU__FN(load_end)(gain, n) + SRU__FN(load_end)(bias, n);
-                SRU__FN(store_end)(to, v, n);
+                if (n < SRU__W) sru__store_part(to, v, n);
+                else sru__store(to + n - SRU__W, v);
             }
             if (stats) {
                 *stats++ = m;
