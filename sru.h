@@ -77,7 +77,7 @@
 #define SRU_MAX_LAYERS 32
 
 #if !defined(SRUDEF) && defined(SRU_STATIC) && defined(__GNUC__)
-#define SRUDEF static __attribute__((unused))
+#define SRUDEF static __attribute__((__unused__))
 #elif !defined(SRUDEF) && defined(SRU_STATIC)
 #define SRUDEF static
 #elif !defined(SRUDEF)
@@ -620,7 +620,10 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=fast", "expensive-optimizations")
-#if __FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16   /* x87: what is kept, as if stored */
+#if __FLT_EVAL_METHOD__ == 0 || __FLT_EVAL_METHOD__ == 16
+#elif defined(__x86_64__)           /* -mfpmath=387: its wider numbers do not fit into vectors */
+#pragma GCC target("fpmath=sse")
+#else                               /* x87: what is kept, as if stored */
 #pragma GCC optimize("float-store")
 #endif
 #elif defined(_MSC_VER)
@@ -630,11 +633,11 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #if defined(__GNUC__)
 #ifdef __clang__
 /* checks of undefined behaviour in every operation of an unrolled loop take minutes to compile */
-#define SRU__INLINE static inline __attribute__((always_inline, no_sanitize("undefined")))
+#define SRU__INLINE static inline __attribute__((__always_inline__, __no_sanitize__("undefined")))
 #define SRU__UNROLL _Pragma("clang loop unroll(full)")
 #define SRU__UNROLL_4 _Pragma("clang loop unroll_count(4)")
 #else
-#define SRU__INLINE static inline __attribute__((always_inline))
+#define SRU__INLINE static inline __attribute__((__always_inline__))
 #define SRU__UNROLL _Pragma("GCC unroll 64")
 #define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only in the end */
 #if defined(__x86_64__) || defined(__SSE_MATH__)
@@ -926,7 +929,7 @@ enum { SRU__FLUSHES = 1 };
 enum { SRU__FLUSHES = 0 };
 #endif
 
-static void sru__set_float_mode(unsigned long mode)
+static void sru__set_float_mode(uint64_t mode)
 {
 #if defined(__GNUC__) && defined(__SSE__)
     __builtin_ia32_ldmxcsr((unsigned)mode);
@@ -936,15 +939,15 @@ static void sru__set_float_mode(unsigned long mode)
     (void)mode;
 }
 
-static unsigned long sru__flush_denormals(void)
+static uint64_t sru__flush_denormals(void)
 {
-    unsigned long mode = 0;
+    uint64_t mode = 0;
 #if defined(__GNUC__) && defined(__SSE__)
     mode = __builtin_ia32_stmxcsr();
     sru__set_float_mode(mode | 0x8040);         /* results, and arguments */
 #elif defined(__GNUC__) && defined(__aarch64__)
     __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
-    sru__set_float_mode(mode | 1ul << 24);
+    sru__set_float_mode(mode | 1u << 24);
 #endif
     return mode;
 }
@@ -966,14 +969,14 @@ static void sru__piece(size_t n, size_t i, size_t count, sru__work work, void *j
 static void sru__parallel_then(int threads, size_t count, sru__work work, size_t next_count,
                                sru__work next, void *job)
 {
-    unsigned long mode;
+    uint64_t mode;
 #ifdef _OPENMP
     if (threads > 1 && (count > 1 || next_count > 1)) {
         const size_t n = (size_t)threads;
-        #pragma omp parallel num_threads(threads) private(mode)
+        #pragma omp parallel num_threads(threads)
         {
+            const uint64_t own = sru__flush_denormals();
             size_t i;
-            mode = sru__flush_denormals();
             #pragma omp for schedule(static, 1) nowait
             for (i = 0; i < n; i++) sru__piece(n, i, count, work, job);
             if (count && next_count) {
@@ -981,7 +984,7 @@ static void sru__parallel_then(int threads, size_t count, sru__work work, size_t
             }
             #pragma omp for schedule(static, 1) nowait
             for (i = 0; i < n; i++) sru__piece(n, i, next_count, next, job);
-            sru__set_float_mode(mode);
+            sru__set_float_mode(own);
         }
         return;
     }
@@ -1411,7 +1414,7 @@ SRU__INLINE void sru__turn(float *out, const size_t width, const float *a, size_
 {
     size_t i, j;
 #ifdef SRU__SHUFFLE
-    typedef float four __attribute__((vector_size(16)));
+    typedef float four __attribute__((__vector_size__(16)));
     four r[4], t[4];
     SRU__UNROLL
     for (i = 0; i < 4; i++) memcpy(&r[i], a + i * row, sizeof *r);
@@ -3489,7 +3492,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
     && !defined(SRU_NO_SIMD)
 #define SRU__VECTORS    /* extensions that gcc has since 9; without them kernels are scalar */
 #endif
-#if defined(SRU__VECTORS) && defined(__x86_64__)
+#if defined(SRU__VECTORS) && defined(__x86_64__) && !defined(__arm64ec__)   /* which says both */
 #define SRU__X86
 #endif
 #if defined(SRU__X86) && !defined(SRU_NO_DISPATCH) && !defined(__SCE__)     /* a console's clang */
@@ -3531,7 +3534,8 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__NP_ONE  2
 #include SRU_FILENAME
 #elif defined(SRU__VECTORS) \
-    && (defined(__aarch64__) || defined(__wasm_simd128__) || defined(__riscv_vector) \
+    && (defined(__aarch64__) || defined(__arm64ec__) || defined(__wasm_simd128__) \
+        || defined(__riscv_vector) \
         || (defined(__ARM_NEON) && defined(__clang__))) /* gcc for 32 bits does sums one by one */
 #ifdef __wasm_simd128__                             /* 32 registers of 4 floats */
 #define SRU__ISA     simd128
@@ -3554,7 +3558,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #if defined(SRU__DISPATCH) || (defined(SRU__X86) && defined(__AVX2__) && defined(__FMA__))
 #define SRU__AVX2                                   /* 16 registers of 8 floats */
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((__target__("avx2,fma"))), apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
@@ -3601,10 +3605,10 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #endif
 /* each compiler must be told not to split vectors of 512 bits */
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma" \
+#pragma clang attribute push(__attribute__((__target__("avx512f,avx512dq,avx512vl,avx512bw,fma" \
                                                    SRU__AND_BF16 SRU__AND_512))), \
                              apply_to = function)
-#pragma clang attribute push(__attribute__((min_vector_width(512))), apply_to = function)
+#pragma clang attribute push(__attribute__((__min_vector_width__(512))), apply_to = function)
 #else
 #pragma GCC push_options
 #ifdef SRU__BF16
@@ -6041,10 +6045,11 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__root        SRU__FN(root)
 
 #if SRU__W > 1
-typedef float    sru__vec  __attribute__((vector_size(4 * SRU__W)));
-typedef float    sru__loose __attribute__((vector_size(4 * SRU__W), aligned(4), may_alias));
-typedef int32_t  sru__mask __attribute__((vector_size(4 * SRU__W)));
-typedef uint32_t sru__bits __attribute__((vector_size(4 * SRU__W)));
+typedef float    sru__vec  __attribute__((__vector_size__(4 * SRU__W)));
+typedef float    sru__loose __attribute__((__vector_size__(4 * SRU__W), __aligned__(4),
+                                           __may_alias__));
+typedef int32_t  sru__mask __attribute__((__vector_size__(4 * SRU__W)));
+typedef uint32_t sru__bits __attribute__((__vector_size__(4 * SRU__W)));
 SRU__INLINE sru__bits sru__to_bits(sru__vec x) { return (sru__bits)x; }
 SRU__INLINE sru__vec sru__from_bits(sru__bits x) { return (sru__vec)x; }
 SRU__INLINE sru__vec sru__from_ints(sru__mask x) { return __builtin_convertvector(x, sru__vec); }
@@ -6150,8 +6155,8 @@ SRU__INLINE float sru__fold(sru__vec v, const int highest)
     float lane[SRU__W];
     int i, half = SRU__W / 2;
 #if SRU__W > 4
-    typedef float   four  __attribute__((vector_size(16)));
-    typedef int32_t which __attribute__((vector_size(16)));
+    typedef float   four  __attribute__((__vector_size__(16)));
+    typedef int32_t which __attribute__((__vector_size__(16)));
     four q[SRU__W / 4];
     memcpy(q, &v, sizeof v);
     SRU__UNROLL
@@ -6277,7 +6282,7 @@ SRU__INLINE sru__vec sru__root(sru__vec x, const int power)
 static void SRU__FN(pairs)(float *out, size_t ldo, const float *a, size_t n, size_t row, size_t col,
                            size_t k)
 {
-    typedef uint16_t halves __attribute__((vector_size(2 * SRU__W)));
+    typedef uint16_t halves __attribute__((__vector_size__(2 * SRU__W)));
     const size_t value = col * sizeof *a, ahead = 2 * SRU__NEAR * value;
     size_t i, p;
     for (i = 0; i < n && col == 1; i++, out += ldo, a += row)
@@ -7225,7 +7230,7 @@ static void SRU__FN(draw)(float *m, uint64_t key, uint64_t first, float p, size_
     const float keep = p < 1 ? 1 / (1 - p) : 0;
     size_t i;
 #if SRU__W > 4
-    typedef uint64_t wide __attribute__((vector_size(4 * SRU__W)));
+    typedef uint64_t wide __attribute__((__vector_size__(4 * SRU__W)));
     const uint64_t by = 0x9e3779b97f4a7c15u;
     wide counter[2], z[2];
     unsigned j;

@@ -175,6 +175,9 @@ smoke "no heap"                 $c -include $dir/nothing.h
 smoke "NDEBUG"                  $c -DNDEBUG
 smoke "as little as can be"     $c -include $dir/nothing.h -DSRU_STATIC -DSRU_NO_STDIO \
                                 -DSRU_NO_BACKWARD -DSRU_NO_SIMD
+if $CC -m64 -mfpmath=387 -x c -fsyntax-only - < /dev/null 2> $dir/log.txt; then
+    smoke "-mfpmath=387"        $c -m64 -mfpmath=387
+fi
 if have "$CXX"; then
     smoke "default, C++11"      $cpp
     smoke "SRU_STATIC, C++"     $cpp -DSRU_STATIC
@@ -234,6 +237,17 @@ cat > $dir/windows.c <<'END'
 #include "../../../../sru.h"
 END
 check "after <windows.h>, whose macros are words" $CC -std=c99 $strict -fsyntax-only $dir/windows.c
+cat > $dir/words.c <<'END'
+#define unused __attribute__((__unused__))
+#define aligned(n) __attribute__((__aligned__(n)))
+#define always_inline inline __attribute__((__always_inline__))
+#define private static
+#define SRU_STATIC
+#define SRU_IMPLEMENTATION
+#include "../../../../sru.h"
+END
+check "after macros that are words of attributes and OpenMP" $CC -std=c99 $strict -fopenmp \
+    -fsyntax-only $dir/words.c
 for file in twice implementation; do
     for std in c99 c11 c17 gnu99; do
         for compiler in $CC clang; do
