@@ -3658,15 +3658,49 @@ static const sru_backend *const sru__backends[] = {
     &sru__backend_scalar
 };
 
+/* Of the kernels for which the machine, and what its system saves of it, must be asked, those that
+   run here. __builtin_cpu_supports() would not do: zig's library says no to everything. The answer
+   is kept, for on virtual machines the instruction takes longer than a small network's step. */
+#ifdef SRU__DISPATCH
+enum { SRU__ASKED = 1, SRU__HAS_AVX2 = 2, SRU__HAS_AVX512 = 4, SRU__HAS_BF16 = 8 };
+
+static void sru__cpuid(uint32_t leaf, uint32_t part, uint32_t *a, uint32_t *b, uint32_t *c)
+{
+    __asm__ volatile("cpuid" : "=a"(*a), "=b"(*b), "=c"(*c) : "0"(leaf), "2"(part) : "edx");
+}
+
+static int sru__machine(void)
+{
+    static int kept;
+    const uint32_t avx = 1u << 28 | 1u << 27 | 1u << 12;            /* AVX, OSXSAVE, FMA */
+    const uint32_t avx512 = 1u << 31 | 1u << 30 | 1u << 17 | 1u << 16;      /* VL, BW, DQ, F */
+    int has = __atomic_load_n(&kept, __ATOMIC_RELAXED);
+    uint32_t a, b, c, last, system;
+    if (has) return has;
+    has = SRU__ASKED;
+    sru__cpuid(0, 0, &last, &b, &c);
+    sru__cpuid(1, 0, &a, &b, &c);
+    if (last >= 7 && (c & avx) == avx) {
+        __asm__ volatile("xgetbv" : "=a"(system) : "c"(0) : "edx");
+        sru__cpuid(7, 0, &last, &b, &c);
+        if ((system & 0x06) == 0x06 && (b & 1u << 5)) has |= SRU__HAS_AVX2;
+#ifdef __APPLE__                    /* saves the rest from when it is first used */
+        system |= 0xe0;
+#endif
+        if ((system & 0xe6) == 0xe6 && (b & avx512) == avx512) has |= SRU__HAS_AVX512;
+        if (last >= 1) sru__cpuid(7, 1, &a, &b, &c);
+        if (last >= 1 && (has & SRU__HAS_AVX512) && (a & 1u << 5)) has |= SRU__HAS_BF16;
+    }
+    __atomic_store_n(&kept, has, __ATOMIC_RELAXED);
+    return has;
+}
+#endif
+
 static int sru__runs_here(const sru_backend *op)
 {
 #ifdef SRU__DISPATCH
-    __builtin_cpu_init();
-    if (!strcmp(op->name, "avx512"))
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
-            && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-    if (!strcmp(op->name, "avx2"))
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (op == &sru__backend_avx512) return sru__machine() & SRU__HAS_AVX512;
+    if (op == &sru__backend_avx2) return sru__machine() & SRU__HAS_AVX2;
 #endif
     (void)op;
     return 1;
@@ -3694,7 +3728,7 @@ SRUDEF const sru_backend *sru_cpu_bf16(void)
     const sru_backend *op = sru_cpu();
 #ifdef SRU__BF16
 #ifdef SRU__DISPATCH
-    if (!__builtin_cpu_supports("avx512bf16")) return op;
+    if (!(sru__machine() & SRU__HAS_BF16)) return op;
 #endif
     if (op == &sru__backend_avx512) return &sru__backend_bf16_avx512;
 #endif

@@ -282,13 +282,12 @@ fi
 
 # ---- symbols and macros --------------------------------------------------------------------------
 
-# of the C library; of gcc to ask for the instruction set, of OpenMP, and of position independence
+# of the C library; of OpenMP, and of position independence
 library='malloc|free|getenv|bcmp|mem(chr|cmp|cpy|move|set)
 str(chr|cmp|cpy|cspn|error|len|ncmp|rchr|spn|str|tod)
 f(close|error|flush|open|read|write|seek|tell)|v?s?n?printf|remove|rename|fileno|fsync|perror
 __(v|vs|vsn|sn|s)?printf_chk|__mem(cpy|move|set)_chk|__str(cpy|cat)_chk|__isoc(99|23)_.*
 __errno_location|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_
-__cpu_(model|features2|indicator_init)
 GOMP_.*|omp_.*|__kmpc_.*'
 library=$(echo "$library" | tr '\n' '|')
 
@@ -316,7 +315,6 @@ if have clang-16; then          # which products of bfloat16 can send round in c
 fi
 # without files and heap, only what a freestanding compiler wants too, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
-library="$library|__cpu_(model|features2|indicator_init)"
 symbols "at the least"          $CC -std=c99 $strict -Wno-unused-value -O1 \
                                 -fno-stack-protector -include $dir/nothing.h -DSRU_NO_STDIO \
                                 -DSRU_ASSERT=
