@@ -5,7 +5,7 @@ LIBRARY is torch, onnxruntime, openblas, sru2 or sru3, which are the reference's
 its memory to be measured, and is answered by one. Each library has a process of its own, so that
 threads of one that wait for work do not disturb another.
 """
-import ctypes, ctypes.util, glob, json, os, statistics, sys, time
+import ctypes, ctypes.util, glob, json, os, statistics, sys, tempfile, time
 
 if "--help" in sys.argv:
     sys.exit(print(__doc__))
@@ -29,10 +29,21 @@ class Torch:
     def set_threads(self, n):
         self.torch.set_num_threads(n)
 
-    def mm(self, M, N, K):
-        x, w, y = self.torch.randn(M, K), self.torch.randn(N, K), self.torch.empty(M, N)
+    def mm(self, M, N, K, dtype=None):
+        x, w, y = (self.torch.randn(s, dtype=dtype) for s in ((M, K), (N, K), (M, N)))
         w = w.t()
         return lambda: self.torch.mm(x, w, out=y)
+
+    def mm_bf16(self, *sizes): return self.mm(*sizes, self.torch.bfloat16)
+
+    def mm_int8(self, M, N, K):
+        linear, x = self.int8(self.torch.nn.Linear(K, N)), self.torch.randn(M, K)
+        return lambda: linear(x)
+
+    def int8(self, module):
+        """Its weights in int8; inputs, too, are rounded in each call."""
+        within = self.torch.nn.Sequential(module).eval()
+        return self.torch.ao.quantization.quantize_dynamic(within, {type(module)})[0]
 
     def products(self, T, B, D, L):
         """Those of SRU's layers."""
@@ -57,9 +68,9 @@ class Torch:
         x = self.torch.randn(T, B, D)
         return lambda: rnn(x)
 
-    def step(self, rnn, D):
+    def step(self, rnn, D, dtype=None):
         rnn.eval()
-        x, kept = self.torch.randn(1, 1, D), [None]
+        x, kept = self.torch.randn(1, 1, D, dtype=dtype), [None]
 
         def run():
             h, kept[0] = rnn(x, kept[0])
@@ -79,6 +90,13 @@ class Torch:
 
     def lstm(self, T, B, D, L): return self.infer(self.torch.nn.LSTM(D, D, L), T, B, D)
     def gru(self, T, B, D, L): return self.infer(self.torch.nn.GRU(D, D, L), T, B, D)
+
+    def gru_step_bf16(self, D, L):
+        return self.step(self.torch.nn.GRU(D, D, L).bfloat16(), D, self.torch.bfloat16)
+
+    def gru_step_int8(self, D, L):
+        return self.step(self.int8(self.torch.nn.GRU(D, D, L)), D)
+
     def lstm_train(self, T, B, D, L, **how):
         return self.train(self.torch.nn.LSTM(D, D, L), T, B, D, **how)
 
@@ -151,8 +169,9 @@ class Onnxruntime:
     def set_threads(self, n):
         self.threads = n
 
-    def network(self, kind, T, B, D, L):
-        """L layers, as PyTorch would export them; state goes in and out."""
+    def network(self, kind, T, B, D, L, int8=False):
+        """L layers, as PyTorch would export them; state goes in and out. int8: of the weights, and
+        inputs are rounded in each call, as onnxruntime does it for LSTMs alone."""
         helper, K, nodes, weights = self.onnx.helper, {"LSTM": 4, "GRU": 3}[kind], [], []
         random = self.np.random.default_rng(1)
         states = ["h", "c"] if kind == "LSTM" else ["h"]
@@ -175,6 +194,11 @@ class Onnxruntime:
                     for n, s in shapes.items()]
         graph = helper.make_graph(nodes, kind, values(inputs), values(outputs), weights + [axis])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+        if int8:
+            from onnxruntime.quantization import QuantType, quantize_dynamic
+            with tempfile.NamedTemporaryFile() as f:
+                quantize_dynamic(model, f.name, weight_type=QuantType.QInt8)
+                model = self.onnx.load(f.name)
         options = self.ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         session = self.ort.InferenceSession(model.SerializeToString(), options,
@@ -192,6 +216,7 @@ class Onnxruntime:
     def lstm(self, T, B, D, L): return self.network("LSTM", T, B, D, L)
     def gru(self, T, B, D, L): return self.network("GRU", T, B, D, L)
     def gru_step(self, D, L): return self.network("GRU", 1, 1, D, L)
+    def lstm_step_int8(self, D, L): return self.network("LSTM", 1, 1, D, L, int8=True)
 
 
 class Openblas:
@@ -216,15 +241,22 @@ class Openblas:
         def pointer(a):
             return ctypes.c_void_p(a.ctypes.data)
         one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        if M == 1:
+            args = (101, 111, N, K, one, pointer(w), K, pointer(x), 1, zero, pointer(y), 1)
+            return lambda keep=(x, w, y): self.c.cblas_sgemv(*args)
         args = (101, 111, 112, M, N, K, one, pointer(x), K, pointer(w), K, zero, pointer(y), N)
         return lambda keep=(x, w, y): self.c.cblas_sgemm(*args)
 
 
 # ---- measuring -------------------------------------------------------------------------------
 
-def median_time(call, seconds):
-    """ns of a call; calls that are shorter than the clock is exact are timed together."""
+def median_time(call, seconds, threads):
+    """ns of a call; calls that are shorter than the clock is exact are timed together. Several
+    threads are given 0.1 s before, as in bench.c, to wake and to be spread over the cores."""
     together, clock = 1, time.perf_counter_ns
+    end = clock() + (1e8 if threads > 1 and seconds > 0 else 0)
+    while clock() < end:
+        call()
     while True:
         start = clock()
         for _ in range(together):
@@ -282,7 +314,7 @@ def main():
                 last, call = (ask["case"], ask["threads"]), make()
                 for _ in range(3):                  # compilers that trace calls need two
                     call()
-            answer = {"ns": median_time(call, ask["seconds"])}
+            answer = {"ns": median_time(call, ask["seconds"], ask["threads"])}
         answers.write(json.dumps(answer) + "\n")
 
 

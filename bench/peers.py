@@ -57,12 +57,16 @@ def table(isa, bf16):
             ("measured peak", "peak", "flops %d" % (2*s[0]*s[1]*s[2]),
              0.9 if s in largest else None),
             ("inner loop in cache", "peak", "tile %d" % (2*s[0]*s[1]*s[2]), None)])
-    for kind, target, limit, case in (
-            ("f32", 1.25, "reading weights", "read %d" % (4*1536*512)),
-            ("bf16", 1.8, "its conversions and sums", "half %d" % (1536*512)),
-            ("q8", 1.8, "its conversions and sums", "whole %d" % (1536*512))):
-        yield ("linear (1,1536,512), " + kind, "linear 1 1536 512 --type " + kind,
-               [("MKL", "torch", "mm 1 1536 512", target), (limit, "peak", case, None)])
+    row, n = "1 1536 512", 1536*512
+    for kind, mkl, target, limit, peer in (
+            ("f32", "MKL", 1.25, ("reading weights", "peak", "read %d" % (4*n)),
+             ("OpenBLAS", "openblas", "mm " + row)),
+            ("bf16", "MKL, float32", 1.8, ("its conversions and sums", "peak", "half %d" % n),
+             ("torch, bfloat16", "torch", "mm_bf16 " + row)),
+            ("q8", "MKL, float32", 1.8, ("its conversions and sums", "peak", "whole %d" % n),
+             ("torch, int8", "torch", "mm_int8 " + row))):
+        yield ("linear (1,1536,512), " + kind, "linear %s --type %s" % (row, kind), [
+            (mkl, "torch", "mm " + row, target), peer + (None,), limit + (None,)])
     for d in (128, 256, 512, 1024):
         text = "128 8 %d 2" % d
         yield ("layers (128,8,%d,2)" % d, "layer " + text,
@@ -95,9 +99,13 @@ def table(isa, bf16):
             ("reference SRU", "sru2", "sru_step %d 2" % d, sru),
             ("reading weights, gates, threads", "peak",
              "read %d + gates %d + start 2" % (4*2*3*d*d, 2*d), None)])
-        for kind in ("bf16", "q8"):
-            yield ("streaming (%d,2), %s" % (d, kind), "stream %d 2 --type %s" % (d, kind),
-                   [("onnxruntime GRU", "onnxruntime", "gru_step %d 2" % d, None)])
+        for kind, *peers in (
+                ("bf16", ("nn.GRU, bfloat16", "torch", "gru_step_bf16 ")),
+                ("q8", ("nn.GRU, int8", "torch", "gru_step_int8 "),
+                 ("onnxruntime LSTM, int8", "onnxruntime", "lstm_step_int8 "))):
+            yield ("streaming (%d,2), %s" % (d, kind), "stream %d 2 --type %s" % (d, kind), [
+                (name, library, case + "%d 2" % d, None) for name, library, case in
+                (("onnxruntime GRU, float32", "onnxruntime", "gru_step "), *peers)])
     for s in ((256, 4, 512, 128, 2), (1024, 1, 512, 128, 2)):
         text = "%d %d %d %d %d" % s
         yield ("SRU++ inference (%d,%d,%d,%d,%d)" % s, "srupp " + text,
