@@ -11,9 +11,10 @@ to build/peers-ISA with --isa:
     curves.csv, memory.csv  times against d, T, B and threads; memory against T
     *.png                   pictures of all this
 """
-import argparse, csv, glob, json, os, platform, re, statistics, subprocess, sys, time
+import argparse, csv, glob, json, os, platform, re, shlex, statistics, subprocess, sys, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+CC = shlex.split(os.environ.get("CC") or "cc")
 ISA_FLAGS = {"avx512": ["-mavx512f", "-mprefer-vector-width=512"], "avx2": ["-mavx2", "-mfma"]}
 # so that peers use no more than an AVX2 machine has; onnxruntime cannot be asked for it, and
 # believes the processor alone: see cpuid.c
@@ -166,8 +167,7 @@ MEMORY = [("nn.LSTM", "torch", "lstm %d 1 256 2"),
 def kept_to_avx2(out):
     """Environment of a peer that is to use AVX2 only; LD_PRELOAD is in it if that does for all."""
     hider = os.path.join(os.path.abspath(out), "cpuid.so")
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O2",
-                    os.path.join(HERE, "cpuid.c"), "-o", hider])
+    subprocess.run([*CC, "-shared", "-fPIC", "-O2", os.path.join(HERE, "cpuid.c"), "-o", hider])
     try:
         hidden = Ours("", out, LD_PRELOAD=hider).isa == "avx2"
     except (subprocess.CalledProcessError, ValueError):
@@ -179,7 +179,7 @@ def favoured(environment, out):
     """Of a peer that runs faster than as it is installed: MKL, which uses no AVX-512 but on Intel's
     processors, takes this one for such; and malloc keeps what is freed."""
     shim = os.path.join(os.path.abspath(out), "mkl.so")
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-x", "c", "-", "-o", shim],
+    subprocess.run([*CC, "-shared", "-fPIC", "-x", "c", "-", "-o", shim],
                    input="int mkl_serv_intel_cpu_true(void) { return 1; }", text=True, check=True)
     preloaded = [p for p in (environment.get("LD_PRELOAD"), shim) if p]
     return dict(environment, LD_PRELOAD=":".join(preloaded), **KEEPING)
@@ -253,7 +253,7 @@ class Peak:
     """peak.c: how long as many operations, or bytes, would take at the machine's limit."""
     def __init__(self, isa, out):
         self.program = os.path.join(out, "peak")
-        subprocess.run([os.environ.get("CC", "cc"), "-O2", "-fopenmp", "-ffp-contract=fast"]
+        subprocess.run([*CC, "-O2", "-fopenmp", "-ffp-contract=fast"]
                        + ISA_FLAGS.get(isa, []) + [os.path.join(HERE, "peak.c"), "-o",
                                                    self.program], check=True)
         self.versions = {}
@@ -367,8 +367,7 @@ def machine(contestants, asked):
                              for n in ("level", "type", "size"))
         if kind != "Instruction":
             caches.append("L%s %s" % (level, size))
-    cc = subprocess.run([os.environ.get("CC", "cc"), "--version"], stdout=subprocess.PIPE,
-                        text=True)
+    cc = subprocess.run([*CC, "--version"], stdout=subprocess.PIPE, text=True)
     isa = contestants.isa
     lines = ["%s, %d cores, %s; %s" % (processor(), os.cpu_count(), ", ".join(caches),
                                        platform.release()),

@@ -39,7 +39,7 @@ job()
     # without OpenMP
     scalar-native)  variant $CC  -std=c99 -O3 -march=native -DSRU_NO_SIMD -Wno-unknown-pragmas ;;
     native)         variant $CC  -std=c99 -O2 -march=native -Wno-unknown-pragmas ;;
-    m32)            variant $CC  -m32 -O2 $(openmp "$CC -m32") $threads ;;
+    m32)            variant $CC  -m32 -O2 $(openmp $CC -m32) $threads ;;
     aarch64)        export SRU_ISA=neon     # the only kernels there that are not tested elsewhere
                     emulated qemu-aarch64 clang --target=aarch64-linux-gnu -static -fuse-ld=lld ;;
     wasm)           emulated 'node --no-warnings --single-threaded tests/wasi.mjs' clang \
@@ -55,9 +55,10 @@ job()
                     emulated qemu-s390x clang --target=s390x-linux-gnu -static ;;
     isa)            instruction_sets ;;
     cblas)          openblas ;;
-    header)         report test_header sh tests/test_header.sh ;;
+    # CC may be several words, such as "ccache gcc"
+    header)         export CC="env $CC"; report test_header sh tests/test_header.sh ;;
     readme)         report test_readme sh tests/test_readme.sh ;;
-    examples)       report test_examples sh tests/test_examples.sh ;;
+    examples)       export CC="env $CC"; report test_examples sh tests/test_examples.sh ;;
     cuda)           report test_cuda sh tests/test_cuda.sh ;;
     charlm)         report test_charlm bash tests/test_charlm.sh build/charlm ;;
     *)              echo "There is no job '$1': see --list" >&2; exit 2 ;;
@@ -72,7 +73,7 @@ works()
     "$@" $dir/try.c -o $dir/try$suffix 2> $dir/try.txt && $emulator $dir/try$suffix 2>> $dir/try.txt
 }
 
-openmp() { works $1 -fopenmp > $dir/openmp.txt 2>&1 && echo -fopenmp; }
+openmp() { works "$@" -fopenmp > $dir/openmp.txt 2>&1 && echo -fopenmp; }
 
 say() { printf '%-15s %s\n' "$name" "$*"; }
 

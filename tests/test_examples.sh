@@ -41,8 +41,8 @@ check "make" make all
 check "make run with a blank in the file's name" sh -c 'make -n run FILE="a b" | grep \"a\ b\"'
 for source in examples/*.c bench/bench.c; do
     program=build/$(basename $source .c)
-    for compiler in $CC clang; do
-        command -v $compiler > /dev/null || continue
+    for compiler in "$CC" clang; do
+        command -v ${compiler%% *} > /dev/null || continue
         check $source $compiler $warnings -fsyntax-only -Ibuild $source
     done
     if grep -q argv $source; then check "--help" $program --help; fi
@@ -55,6 +55,8 @@ if have python3; then                   # which need not have torch for it
                    tests/pytorch/compare.py; do
         check "--help" python3 $program --help
     done
+    check "peers.py compiles by a CC of two words" env CC="env $CC" PYTHONPATH=bench python3 -c \
+        'import sys, peers; peers.Peak("", sys.argv[1])' $dir
 fi
 
 # ---- make run, and Ctrl-C ------------------------------------------------------------------------

@@ -250,20 +250,20 @@ check "after macros that are words of attributes and OpenMP" $CC -std=c99 $stric
     -fsyntax-only $dir/words.c
 for file in twice implementation; do
     for std in c99 c11 c17 gnu99; do
-        for compiler in $CC clang; do
-            command -v $compiler > /dev/null || continue
+        for compiler in "$CC" clang; do
+            command -v ${compiler%% *} > /dev/null || continue
             check "$file" $compiler -std=$std $strict -fsyntax-only $dir/$file.c
         done
     done
     for std in c++11 c++14 c++17 c++20; do
-        for compiler in $CXX clang++; do
-            command -v $compiler > /dev/null || continue
+        for compiler in "$CXX" clang++; do
+            command -v ${compiler%% *} > /dev/null || continue
             check "$file" $compiler -x c++ -std=$std $strict -fsyntax-only $dir/$file.c
         done
     done
 done
-for compiler in $CC clang; do
-    command -v $compiler > /dev/null || continue
+for compiler in "$CC" clang; do
+    command -v ${compiler%% *} > /dev/null || continue
     check "alone" $compiler -std=c99 $strict -x c -DSRU_IMPLEMENTATION -fsyntax-only sru.h
 done
 
