@@ -203,6 +203,17 @@ try {
     process.exitCode = 1;
 }
 END
+cat > $dir/page.mjs <<'END'             # MODEL STATUS: what the page says when MODEL is chosen, of
+import { readFileSync, writeFileSync } from 'node:fs';      // a server that answers with STATUS
+const [model, status] = process.argv.slice(2);
+const script = readFileSync('build/browser/index.html', 'utf8').match(/<script.*?>(.*)<.script>/s);
+const element = { files: [new Blob([readFileSync(model)])], addEventListener() { },
+                  set textContent(text) { console.log(text); } };
+globalThis.document = { getElementById: () => element, forms: [element] };
+globalThis.fetch = async path => new Response(readFileSync('build/browser/' + path), { status });
+writeFileSync(process.argv[1] + '.mjs', script[1].replace('./', '../../../browser/'));
+import(process.argv[1] + '.mjs');
+END
 browse() { node --no-warnings $dir/browser.mjs "$@"; }
 
 echo 'int main(void) { return 0; }' > $dir/try.c
@@ -221,6 +232,10 @@ if clang --target=wasm32-wasi $dir/try.c -o $dir/try 2> /dev/null && have node; 
     check "the browser runs what train saved" browse $dir/train.safetensors "if (" 20 0
     refused browse Makefile x 1 0
     refused browse examples/rnn.safetensors x 1 0
+    check "the page" node --no-warnings $dir/page.mjs $dir/train.safetensors 200
+    check "it is ready" grep -x ready $dir/before.txt
+    check "the page without browser.wasm" node --no-warnings $dir/page.mjs Makefile 404
+    check "it asks for make browser" grep "run make browser" $dir/before.txt
 else
     echo "skipped: the browser's example, without clang for wasm32-wasi or Node.js"
 fi
