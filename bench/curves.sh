@@ -4,7 +4,10 @@
 #
 #     sh bench/curves.sh FILE [SECONDS]
 
-case $1 in ''|-h|--help) sed -n '2,5s/^# \{0,1\}//p' "$0"; [ -n "$1" ]; exit ;; esac
+case $1 in
+-h|--help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit ;;
+''|-*)     echo "curves.sh needs a FILE: see --help" >&2; exit 2 ;;
+esac
 file=$(realpath "$1") seconds=${2:-600}
 cd "$(dirname "$0")/.." || exit 2
 [ -x build/charlm ] || { echo "curves.sh: first run: make build/charlm" >&2; exit 2; }

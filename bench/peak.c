@@ -212,13 +212,21 @@ static const struct {
 };
 enum { KINDS = sizeof of_registers/sizeof *of_registers };
 
+/* What a number says that is not negative; -1 of any other text. */
+static double number(const char *text)
+{
+    char *end;
+    const double x = strtod(text, &end);
+    return end == text || *end || !(x >= 0) ? -1 : x;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 3 ? argv[1] : "";
-    const int threads = argc > 3 ? atoi(argv[2]) : 1, copy = !strcmp(what, "copy");
+    const int threads = argc > 3 ? (int)number(argv[2]) : 1, copy = !strcmp(what, "copy");
     const int start = !strcmp(what, "start"), again = start ? 500 : 1;
-    const double seconds = argc > 3 ? atof(argv[3]) : 0;
-    size_t bytes = argc > 4 ? (size_t)atof(argv[4])/(size_t)(threads > 0 ? threads : 1) : 0;
+    const double seconds = argc > 3 ? number(argv[3]) : 0, all = argc > 4 ? number(argv[4]) : 0;
+    size_t bytes = (size_t)(all > 0 && threads > 0 ? all/threads : 0);
     size_t repeat = 1 + (size_t)2e7/(bytes + 1);
     static double times[MOST];
     void (*call)(void) = NULL;
@@ -234,7 +242,8 @@ int main(int argc, char **argv)
         work = of_registers[at].count;
         repeat = of_registers[at].repeat;
     }
-    if (threads < 1 || !(call ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
+    if (threads < 1 || seconds < 0 || all < 0
+        || !(call ? argc == 4 : (copy || !strcmp(what, "read")) && argc == 5)) {
         const int asked = argc == 2 && !strcmp(argv[1], "--help");
         fputs("peak flops|tile|gates|weights|whole|half|start THREADS SECONDS | "
               "copy|read THREADS SECONDS BYTES: see peak.c\n", asked ? stdout : stderr);

@@ -11,6 +11,7 @@ int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : "examples/rnn.safetensors";
     if (!strcmp(path, "--help")) return puts("hello [MODEL.safetensors]"), 0;
+    if (argc > 2) return fputs("hello takes one model: see --help\n", stderr), 2;
 
     char error[SRU_ERROR_SIZE];
     sru_model *rnn = sru_load(path, SRU_F32, error);

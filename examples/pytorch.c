@@ -14,6 +14,7 @@ int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : "examples/rnn.safetensors";
     if (!strcmp(path, "--help")) return puts("pytorch [MODEL.safetensors, from pytorch.py]"), 0;
+    if (argc > 2) return fputs("pytorch takes one model: see --help\n", stderr), 2;
 
     char error[SRU_ERROR_SIZE];
     sru_model *rnn = sru_load(path, SRU_F32, error);

@@ -5,6 +5,8 @@ import json, sys
 path = sys.argv[1] if len(sys.argv) > 1 else "rnn.safetensors"
 if path == "--help":
     sys.exit(print("pytorch.py [MODEL.safetensors, to write]"))
+if len(sys.argv) > 2 or path.startswith("-"):
+    sys.exit("pytorch.py takes one name: see --help")
 
 import torch
 from safetensors.torch import save_file

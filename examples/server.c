@@ -81,6 +81,7 @@ int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : "examples/rnn.safetensors";
     if (!strcmp(path, "--help")) return puts("server [MODEL.safetensors]"), 0;
+    if (argc > 2) return fputs("server takes one model: see --help\n", stderr), 2;
 
     char error[SRU_ERROR_SIZE];
     rnn = sru_load(path, SRU_BF16, error);

@@ -27,6 +27,7 @@ int main(int argc, char **argv)
 {
     const char *text = argc > 1 ? argv[1] : "sru.h", *path = argc > 2 ? argv[2] : NULL;
     if (!strcmp(text, "--help")) return puts("train [TEXT [MODEL.safetensors, to write]]"), 0;
+    if (path && (argc > 3 || *path == '-')) return fputs("wrong names: see --help\n", stderr), 2;
     FILE *f = fopen(text, "rb");
     if (!f || fseek(f, 0, SEEK_END)) return perror(text), 1;
     const long stream = ftell(f) / B;
@@ -63,9 +64,8 @@ int main(int argc, char **argv)
     int32_t token[ROWS], target[ROWS];
     sru_io io = { .T = T, .B = B, .tokens = token, .h = h, .state = state, .tape = tape,
                   .dh = dh, .dembedding = g->embedding, .grads = g->rnn };
-    double sum = 0;
+    double sum = 0, loss, norm;
     for (int step = 0; step < STEPS; step++) {
-        double loss, norm;
         if (!read_batch(f, stream, step, token, target))
             return fprintf(stderr, "%s cannot be read\n", text), 1;
 

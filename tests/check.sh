@@ -1,7 +1,10 @@
 # What the test scripts share; each begins with `. "$(dirname "$0")/check.sh"`. Answers --help with
 # the comment at the script's head, goes to the top folder, and makes an empty $dir to work in.
 
-case $1 in -h|--help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit ;; esac
+case $1 in
+-h|--help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit ;;
+?*)        echo "$0 takes no argument: see --help" >&2; exit 2 ;;
+esac
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C
 CC=${CC:-cc}

@@ -4,6 +4,7 @@ case ${1-} in
 --help) echo "usage: test_charlm.sh CHARLM    the program, such as build/charlm"; exit 0 ;;
 "")     echo "test_charlm.sh: the program to test must be given" >&2; exit 1 ;;
 esac
+[ $# = 1 ] || { echo "test_charlm.sh takes one program: see --help" >&2; exit 1; }
 [ -x "$1" ] || { echo "test_charlm.sh: there is no program $1: build it first" >&2; exit 1; }
 charlm=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 header=$(cd "$(dirname "$0")/.." && pwd)/sru.h

@@ -48,13 +48,23 @@ for source in examples/*.c bench/bench.c; do
     if grep -q argv $source; then check "--help" $program --help; fi
 done
 check "peak" make build/peak
-check "--help" build/peak --help
+for program in build/peak "sh bench/setup" "sh bench/curves.sh" "sh tests/pytorch/setup" \
+               "sh tests/pytorch/run" "sh tests/test_readme.sh" "sh tests/run.sh"; do
+    check "--help" timeout 9 $program --help
+done
+refused build/peak flops 1 nonsense
+refused build/peak copy 1 0 nonsense
+for program in bench/setup bench/curves.sh tests/pytorch/setup tests/pytorch/run \
+               tests/test_readme.sh; do
+    refused timeout 9 sh $program --nonsense
+done
 check "learning.py has what it runs" sh -c 'make -n -W sru.h learning | grep bench/bench.c'
 if have python3; then                   # which need not have torch for it
     for program in bench/learning.py bench/peers.py bench/peers_cuda.py bench/sweep.py \
-                   tests/pytorch/compare.py; do
+                   tests/pytorch/compare.py examples/pytorch.py bench/contestants.py; do
         check "--help" python3 $program --help
     done
+    refused python3 examples/pytorch.py --nonsense
     check "peers.py compiles by a CC of two words" env CC="env $CC" PYTHONPATH=bench python3 -c \
         'import sys, peers; peers.Peak("", sys.argv[1])' $dir
 fi
@@ -87,6 +97,9 @@ check "hello" build/hello
 cp $dir/log.txt $dir/hello.txt
 refused build/hello $dir/no-such-file
 refused build/hello Makefile
+for program in hello pytorch server; do
+    refused build/$program examples/rnn.safetensors nonsense
+done
 
 cat > $dir/pytorch.txt <<'END'          # from pytorch.py
 h[0] = -0.22422 -0.05287  0.13637 -0.03804 -0.04334  0.28436 ...
@@ -160,6 +173,7 @@ check "teach says so" grep "they agree" $dir/before.txt
 check "audio" build/audio
 refused build/teach nonsense
 refused build/audio nonsense
+refused build/mcu nonsense
 check "server" build/server
 refused build/server $dir/no-such-file
 
@@ -171,6 +185,8 @@ check "hello runs what train saved" build/hello $dir/train.safetensors
 refused build/train $dir/no-such-file
 refused build/train $dir
 refused build/train sru.h $dir
+refused build/train sru.h --nonsense
+refused build/train sru.h $dir/model nonsense
 refused build/train sru.h $dir/no-such-folder/model
 refused build/train $dir/train.safetensors $dir/train.safetensors
 cp sru.h $dir/text.txt

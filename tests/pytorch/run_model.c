@@ -101,8 +101,10 @@ int main(int argc, char **argv)
     float *saved[SRU_MAX_LAYERS], *dmemory[SRU_MAX_LAYERS], *state;
     int k, l, L;
     if (argc != 4) {
-        puts("run_model MODEL INPUT OUTPUT: see tests/pytorch/run_model.c");
-        return argc == 2 && !strcmp(argv[1], "--help") ? 0 : 1;
+        const int asked = argc == 2 && !strcmp(argv[1], "--help");
+        fputs("run_model MODEL INPUT OUTPUT: see tests/pytorch/run_model.c\n",
+              asked ? stdout : stderr);
+        return asked ? 0 : 1;
     }
     memset(&ctx, 0, sizeof ctx);
     memset(&io, 0, sizeof io);
