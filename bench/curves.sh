@@ -36,7 +36,8 @@ set grid
 set title 'validation while training, 2 threads, by the clock'
 set xlabel 'seconds'
 set ylabel 'bits per character'
-set xrange [0:$seconds]
-plot 'build/sru.safetensors.csv' using 1:4 with lines lw 2 title '$(title sru SRU)', \
-     'build/srupp.safetensors.csv' using 1:4 with lines lw 2 title '$(title srupp SRU++)'
+set xrange [0:*]
+set style data linespoints
+plot 'build/sru.safetensors.csv' using 1:4 lw 2 pt 7 ps 0.4 title '$(title sru SRU)', \
+     'build/srupp.safetensors.csv' using 1:4 lw 2 pt 7 ps 0.4 title '$(title srupp SRU++)'
 END

@@ -291,4 +291,12 @@ refused build/bench srupp 9 2 16 8 2 --train --type q8
 refused build/bench stream 20 2 --fast
 unwritten build/bench stream 20 2 --seconds 0 --json
 
+if have gnuplot; then
+    mkdir -p $dir/curves/bench $dir/curves/build
+    cp bench/curves.sh $dir/curves/bench
+    cp build/charlm $dir/curves/build
+    check "curves.sh, a moment" sh $dir/curves/bench/curves.sh sru.h 0.01
+    check "it draws both" grep "SRU++" $dir/curves/build/curves.svg
+fi
+
 finish
