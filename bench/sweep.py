@@ -9,7 +9,7 @@ time counts; what other programs do meanwhile may still show as a few hundredths
 import argparse, json, os, random, subprocess, sys, time
 
 BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "bench")
-SETS = ["avx512", "avx2", "neon", "sse2", "scalar"]     # from the widest down
+SETS = ["avx512", "avx2", "sse2", "neon", "rvv", "simd128", "scalar"]   # from the widest down
 
 
 def shapes(count, rng):

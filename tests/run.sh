@@ -162,7 +162,7 @@ int main(void) { return puts(sru_cpu()->name) < 0; }
 END
     $CC -fopenmp $dir/isa.c $dir/sru.o -o $dir/isa 2> $dir/isa.txt ||
         $CC $dir/isa.c $dir/sru.o -o $dir/isa || { fail "isa.c does not compile"; return; }
-    for isa in scalar sse2 avx2 avx512 neon; do
+    for isa in $(sed -n 's/^#define SRU__ISA *//p' sru.h); do
         export SRU_ISA=$isa
         if [ "$($dir/isa)" != $isa ]; then
             say "skipped: this machine or build has no $isa: $($dir/isa) would be used"

@@ -65,6 +65,9 @@ if have python3; then                   # which need not have torch for it
         check "--help" python3 $program --help
     done
     refused python3 examples/pytorch.py --nonsense
+    for isa in $(sed -n 's/^#define SRU__ISA *//p' sru.h); do
+        check "sweep.py knows $isa" grep -q "^SETS.*\"$isa\"" bench/sweep.py
+    done
     check "peers.py compiles by a CC of two words" env CC="env $CC" PYTHONPATH=bench python3 -c \
         'import sys, peers; peers.Peak("", sys.argv[1])' $dir
 fi
