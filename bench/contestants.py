@@ -224,9 +224,11 @@ class Openblas:
     def __init__(self):
         import numpy
         self.np = numpy
-        found = glob.glob("build/openblas/**/libopenblas.so.0", recursive=True)
-        self.c = ctypes.CDLL(found[0] if found else
-                             ctypes.util.find_library("openblas") or "libopenblas.so.0")
+        self.c = None
+        for name in ("quadmath.so.0", "gfortran.so.5", "openblas.so.0"):    # the last needs them
+            for path in glob.glob("build/openblas/**/lib" + name, recursive=True)[:1]:
+                self.c = ctypes.CDLL(path)
+        self.c = self.c or ctypes.CDLL(ctypes.util.find_library("openblas") or "libopenblas.so.0")
         self.c.openblas_get_config.restype = ctypes.c_char_p
         self.versions = {"OpenBLAS": self.c.openblas_get_config().decode().split("OpenBLAS ")[1]}
 
