@@ -13,7 +13,8 @@
 
 static const char *const help =
     "bench [CASE] [options]     times one case, or without CASE those of a set that take the\n"
-    "                           options given, and draws them in bench.svg beside the program\n"
+    "                           options given, and draws them in bench.svg beside the program, or\n"
+    "                           here, if it was found through PATH\n"
     "\n"
     "  linear M N K             y = x W', x (M,K), W (N,K), weights packed beforehand\n"
     "  scan T B D               the elementwise recurrence alone, U given\n"

@@ -226,6 +226,11 @@ for command in "" train eval sample; do
     check "charlm $command --help says what"   grep -q "charlm train FILE" help
 done
 
+name=${charlm##*/}
+(PATH=${charlm%/*}:$PATH; "$name" train text --steps 1) > through
+check "found through PATH, it writes here"     grep -q "^model: $name.safetensors," through
+check "as --help says"                         grep -q "here, if it was found through PATH" help
+
 # errors
 head -c 1000 one.safetensors > cut.safetensors
 head -c 2000 text > not.safetensors
