@@ -39,6 +39,7 @@ close()
 
 check "make" make all
 check "make run with a blank in the file's name" sh -c 'make -n run FILE="a b" | grep \"a\ b\"'
+have clang
 for source in examples/*.c bench/bench.c; do
     program=build/$(basename $source .c)
     for compiler in "$CC" clang; do

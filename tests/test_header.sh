@@ -248,6 +248,7 @@ cat > $dir/words.c <<'END'
 END
 check "after macros that are words of attributes and OpenMP" $CC -std=c99 $strict -fopenmp \
     -fsyntax-only $dir/words.c
+have clang++
 for file in twice implementation; do
     for std in c99 c11 c17 gnu99; do
         for compiler in "$CC" clang; do
@@ -342,6 +343,8 @@ for file in sru.h *.cu Makefile */*.c */*.cpp */*.h */*.sh */*.py tests/cuda/*; 
     long=$(awk 'length > 100 { print FNR }' $file | xargs)
     check "$file: lines over 100 columns: $long" [ -z "$long" ]
 done
+late=$(grep -E '^[^#]*(printf\(|echo )"[^"]+skipped' tests/*.c tests/*.cpp tests/*.h tests/*.sh)
+check "run.sh shows what is skipped where that is the first word: $late" [ -z "$late" ]
 check "Makefile has at most 100 lines" [ "$(wc -l < Makefile)" -le 100 ]
 check "hello.c has fewer than 40 lines" [ "$(wc -l < examples/hello.c)" -lt 40 ]
 for name in $(sed -n '/^   OPTIONS/,/\*\//s/^   \(SRU[A-Z_]*\).*/\1/p' sru.h); do

@@ -1944,7 +1944,7 @@ static void test_shared(void)
 #else
 static void test_shared(void)
 {
-    printf("one model in many threads: skipped, this system has no POSIX threads\n");
+    printf("skipped: one model in many threads: this system has no POSIX threads\n");
 }
 #endif
 

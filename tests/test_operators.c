@@ -398,7 +398,7 @@ static void test_pack(void)
             double *real = reals(n*k);
             uint64_t hash = UINT64_C(1469598103934665603);
             if (!bytes) {
-                printf("    packing as %s is not offered: skipped\n", type_names[type]);
+                printf("skipped: packing as %s is not offered\n", type_names[type]);
                 continue;
             }
             p = (const unsigned char *)packed((sru_type)type, w, real, n, k);
