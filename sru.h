@@ -336,12 +336,13 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
    its embedding is; another network wants a file of its own. prefix: NULL, "", or up to 80 bytes,
    the last of them '.', without "rnn_lst.". The file is at first path.sru_save, so that an older
    one stays whole until it is complete; then it takes the place of what is at path, be it a link or
-   a device, as a new file. So no two calls may save to one path at a time. Names are UTF-8. Those
-   of your own tensors must not begin with the prefix: what stands behind it and is not the
-   network's would be refused when it is loaded. What the reference has no arguments for stands
-   beside config in the metadata, for sru_load() alone: scale_x, layer_dropout, causal, window; of
-   SRU++ also use_tanh, no_skip_term, v1, rnn_dropout. A network of different projection_sizes loads
-   there only as SRU of 3.0-dev. */
+   a device, as a new file. So no two calls may save to one path at a time; and where others may
+   write, a link path.sru_save of theirs would be followed. Names are UTF-8. Those of your own
+   tensors must not begin with the prefix: what stands behind it and is not the network's would be
+   refused when it is loaded. What the reference has no arguments for stands beside config in the
+   metadata, for sru_load() alone: scale_x, layer_dropout, causal, window; of SRU++ also use_tanh,
+   no_skip_term, v1, rnn_dropout. A network of different projection_sizes loads there only as SRU
+   of 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
                            const sru_tensor *own, int n, char *error);
