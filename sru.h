@@ -187,9 +187,9 @@ typedef struct sru_context {    /* NULL for a context is one of all zeros */
     void     *work;             /* scratch memory; NULL: each call allocates and frees its own */
     size_t    work_size;        /* its bytes */
     size_t    work_used;        /* of them, what outer calls use: set 0 */
-    size_t   *measure;          /* not NULL: calls check their arguments, which may point anywhere
-                                   but for memory's own pointers, and compute nothing, but raise
-                                   *measure to bytes of work that are enough for them */
+    size_t   *measure;          /* not NULL: calls check their arguments and compute nothing, but
+                                   raise *measure to bytes of work that are enough for them. Arrays
+                                   may be anywhere, but for those of pointers: these are read */
     char     *error;            /* SRU_ERROR_SIZE bytes for a sentence when a call fails, or NULL */
 } sru_context;
 
@@ -1253,7 +1253,7 @@ static uint32_t sru__to_byte(float x, float below)
 static uint32_t sru__pack_lane(sru_type type, const float *x, float scale)
 {
     uint32_t bits = 0;
-    float below = 1;                    /* of the last byte, what the first bit is worth */
+    float below = 1;                    /* what bit 0 is worth, in units of byte i: 256^-i */
     int i;
     if (type == SRU_F32) {
         memcpy(&bits, x, 4);
@@ -1375,9 +1375,9 @@ static int sru__singly(sru_type type, size_t rows, size_t panels)
 }
 
 /* While a product's strips are multiplied by `count` panels of weights that are far away, those
-   that come next, at next[j], are fetched into the cache: so many quarters of a panel of floats
-   beside each tile of a strip, for tile j from ahead[j] on. Addresses, for no panel is behind the
-   last; 0: none. */
+   that come next, at next[j], are fetched into the cache: beside each tile of a strip as many
+   quarters of a panel of floats as are returned, for tile j from ahead[j] on. 0: none. These are
+   numbers, not pointers, since behind the last panel there is nothing to point to. */
 static size_t sru__ahead(const sru__kernels *kern, sru_type type, uintptr_t *ahead,
                          const uintptr_t *next, size_t count, size_t strip, size_t strips,
                          size_t k)
@@ -1742,8 +1742,9 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
         g.groups = sru__ceil(g.nc, wide);
         g.lots = sru__ceil(g.m, lot);
         g.cuts = 1;
-        /* threads share out the lots, if there are enough; else panels, and strips of a lot; long
-           lines of C would be fetched beyond their ends, where another thread writes */
+        /* threads share out the lots, if there are enough; else panels, and strips of a lot. Three
+           strips for each thread are enough for lots where strips are packed, and where lines of C
+           are long: beyond their ends the processor would fetch what another thread writes */
         if (packs || (!singly && group > SRU__GROUP) ? strips >= 3 * team : g.lots >= team) {
             g.lots = sru__ceil(g.lots, team) * team;
         } else {
@@ -1917,9 +1918,9 @@ SRU__INLINE void sru__scan_find(const sru__scan_run *r, size_t task, sru__scan_t
 }
 
 /* Blocks of at most `most` units, for all sequences or for parts of them: larger blocks and fewer
-   parts, unless the thread with the most to do then has an eighth less. Where rows are multiplied,
-   a part is a multiple of two, and one that is not of whole strips counts as a row more; without a
-   product sequences come one by one. */
+   parts, unless with others the thread that has most to do has an eighth less. Where rows are
+   multiplied, a part is a multiple of two, and one that is not of whole strips counts as a row
+   more; without a product sequences come one by one. */
 static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t threads)
 {
     const size_t B = r->s.B, units = r->D * (size_t)r->dirs, few = product ? 2 : 1;
@@ -2518,7 +2519,8 @@ static size_t sru__block_keys(const sru__attend_run *r, size_t g)
     return left >= SRU__KEYS ? SRU__KEYS : sru__ceil(left, SRU__PANEL) * SRU__PANEL;
 }
 
-/* Where later keys of a block are hidden, queries need not meet all: a tile's rows at a time. */
+/* Queries at a time: where not all of them see the last keys of block g, only a tile's rows, which
+   spares the earlier ones keys that they do not see. */
 static size_t sru__few(const sru__attend_run *r, const sru__queries *q, size_t g)
 {
     return (g + 1) * SRU__KEYS > q->high ? r->kern->rows : q->n;
@@ -2698,7 +2700,7 @@ static void sru__attend_pack(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-/* The keys that step t sees, at place `at` of `end`. */
+/* Of keys start ... end-1 the step at place `at` sees keys lo ... hi-1. */
 static void sru__seen(const sru_attention *s, size_t at, size_t start, size_t end, size_t *lo,
                       size_t *hi)
 {
@@ -2906,10 +2908,10 @@ static sru_status sru__cpu_attention_forward(const sru_context *ctx, const sru_a
 }
 
 #ifndef SRU_NO_BACKWARD
-/* A head's queries, scaled, and gradients of o, in rows and in panels; and the means of the
-   gradients of each query's weights, but for alpha. These come of the same product as those
-   gradients: where one weight is 1, it is all of the mean, and must leave nothing. Returns the
-   head's part of dalpha; ap and dots are scratch. */
+/* A head's queries, scaled, and gradients of o, in rows and in panels. And for each query the mean
+   of its weights' gradients dout.v, by these weights p: sum of p*(dout.v) = dout.a; alpha comes in
+   the end. One kernel multiplies both, so that they are rounded alike: where one weight is 1, its
+   gradient less the mean must be 0. Returns the head's part of dalpha; ap and dots are scratch. */
 static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *qs, float *das,
                                   float *qp, float *dap, float *mean, float *ap, float *dots)
 {
@@ -4023,8 +4025,8 @@ static size_t sru__memory_length(const sru__layer *y, const sru_io *io, int l)
     return y->attention && io->memory && io->memory[l] ? io->memory_length : 0;
 }
 
-/* Whether attention goes over the rings in state: in inference with a window, unless the caller has
-   other memory or masks. */
+/* Whether attention goes over the rings in state: in inference with a window, unless the caller
+   gives memory or attn_mask. */
 static int sru__through_rings(const sru_config *f, const sru_io *io)
 {
     return f->window && !io->tape && !io->memory && !io->attn_mask;
@@ -4433,7 +4435,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
                                         dp, y->attention ? k->o : k->z,
                                         sru__weights(m, &y->slot[SRU__PROJECTED_GAIN]), k->p_stats,
                                         0, rows, y->P);
-    if (!status && y->attention) {      /* forward: o = q + alpha*a, q and kv = W z of z */
+    if (!status && y->attention) {      /* forward: kv = W2 z, o = q + alpha*a, q the last of z */
         sru_attention s;
         float *dz = sru__take_floats(&c, (memory + rows) * y->P);
         float *dkv = sru__take_floats(&c, (memory + rows) * 2 * y->P);
@@ -6032,8 +6034,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__STR(a)      SRU__STR_(a)
 #define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
 #define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
-#define SRU__CHAINS      8
-#define SRU__RUN         (SRU__W > 1 ? SRU__W : 4)  /* lines of a panel, of one row at once */
+#define SRU__CHAINS      8                          /* vectors that sru__exps() takes at most */
+#define SRU__RUN         (SRU__W > 1 ? SRU__W : 4)  /* lines of a panel in one go, for one row */
 /* F(n), where the compiler knows n: 1 ... SRU__NP_ONE */
 #if SRU__NP_ONE >= 6
 #define SRU__LINES(F) (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : n == 4 ? F(4) \
@@ -6108,7 +6110,7 @@ SRU__INLINE sru__vec sru__load(const float *p) { return *(const sru__loose *)p; 
 SRU__INLINE void sru__store(float *p, sru__vec v) { *(sru__loose *)p = v; }
 
 /* Where a row of n values is no multiple of a vector, its last vector ends where the row ends; only
-   so many lanes of it are new, and set here. A row shorter than a vector begins with it. */
+   so many lanes of it are new, and set here. A row shorter than a vector is its first lanes. */
 SRU__INLINE sru__mask SRU__FN(fresh)(size_t n)
 {
     static const int32_t lane[] = { 0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,
@@ -6250,7 +6252,7 @@ SRU__INLINE float sru__highest(sru__vec v) { return sru__fold(v, 1); }
    below 1.2e-7 from -87.33 to 87.33; beyond, it is what it is there. NaN stays NaN. */
 SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const float plus)
 {
-    /* exp(r) for |r| <= ln 2 / 2, within 3.1e-9 */
+    /* exp(r) for |r| <= ln 2 / 2, with a relative error below 4.3e-9 */
     static const float coefficient[] = { 8.3687813844e-3f, 4.1668394266e-2f, 1.6666520100e-1f,
                                          4.9999993412e-1f, 1.0f, 1.0f };
     sru__vec t[SRU__CHAINS], k, r[SRU__CHAINS], y[SRU__CHAINS];
@@ -6536,7 +6538,7 @@ static void SRU__FN(product_bf16)(size_t k, const float *a, size_t row, size_t c
 
 /* Value r of each lane: of two in BF16, of four in Q8; behind its bits are those of values before,
    see sru__pack(). Those of Q8 come 2^24 times as large, in the upper byte of a whole number, and
-   have not been multiplied by the scale of their row. Both are left to the sums of products. */
+   have not been multiplied by the scale of their row. The caller sees to both. */
 #define SRU__Q8_UNIT (1.0f / 16777216.0f)
 SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
 {
@@ -6648,9 +6650,10 @@ SRU__INLINE void SRU__FN(row_lines)(const int panels, const int run, const int b
 
 /* All floats of panels side by side times a row. Long runs of lines come sooner, but panels shorter
    than a page are in the first-level cache. The first lines of their next pages are not fetched: it
-   would take longer where all panels have more than 12 MB. Two orders of the panels in turn, none
-   of them from the first to the last: in the same order over and over, lines from the second-level
-   cache come at half its rate on Zen 5, and all takes up to 1.3 times as long. */
+   would take longer where all panels have more than 12 MB. Two orders of the panels in turn; of
+   three panels and more neither is from the first to the last: in the same order over and over,
+   lines from the second-level cache come at half its rate on Zen 5, and all takes up to 1.3 times
+   as long. */
 SRU__INLINE void SRU__FN(row_floats)(const int panels, sru__vec *acc, const char *const *from,
                                      size_t k, const float *a)
 {
@@ -7062,6 +7065,7 @@ static void SRU__FN(attend_backward)(float *s, float *ds, const float *stats, fl
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/* The last vector of a row of n values, see fresh(). */
 SRU__INLINE sru__vec SRU__FN(load_end)(const float *x, size_t n)
 {
     return n < SRU__W ? sru__load_part(x, n) : sru__load(x + n - SRU__W);
