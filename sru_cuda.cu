@@ -12,11 +12,11 @@
        gpu.op->copy(&gpu, x, host_x, bytes);        // either way, either side
        sru_forward(&gpu, &model, &io);              // model.weights, io.x, io.h ... on the device
 
-   First the kernels, each with its equation and the bytes that it moves; then the operators that
-   launch them; then the table. Sums are taken in one order: the same call gives the same bits.
-   Nothing waits for the GPU, and nothing is allocated, where ctx->work is given and results stay
-   on the device: so calls can be captured in a CUDA graph, which repeats what is no memory: the
-   context's seed and step, adamw's t and scale. */
+   First the kernels, with their equations and, of most, the bytes that they move; then the
+   operators that launch them; then the table. Sums are taken in one order: the same call gives the
+   same bits. Nothing waits for the GPU, and nothing is allocated, where ctx->work is given and
+   results stay on the device: so calls can be captured in a CUDA graph. It keeps all arguments that
+   are not arrays as they were: the context's seed and step, adamw's t and scale. */
 #define SRU_CUDA
 #include "sru.h"
 #include <cublas_v2.h>
@@ -359,12 +359,12 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
 }
 
 /* From the last step to the first. With c stored, only dc is a chain: dc + dg is multiplied by
-   `keep` and becomes, with `more`, dc of the step before; du0 and zf are by what dc + dg is
-   multiplied for the gradients of u0 and of the forget gate, zr is that of the reset gate. */
+   `keep` and becomes, with `more`, dc of the step before. For the gradients of u0 and of the forget
+   gate it is multiplied by du0 and zf; zr is that of the reset gate. */
 struct alignas(16) backward_ready { float dg, keep, more, du0, zf, zr, c1; };
 
-/* Reads u, x, c and dh, writes du and dx: 40 bytes, or 20. sums (B,2,G,N): of this sequence, for dv
-   and dbias. H: s.storage. */
+/* Reads u, x, c and dh, writes du and dx: 40 bytes, 32 if K = 2; half as many where H, s.storage,
+   is in 16 bits. sums (B,2,G,N): of this sequence, for dv and dbias. */
 template <class H, unit UNIT, bool EXTRA, int HELPERS>
 __global__ void __launch_bounds__(HELPERS ? (1 + HELPERS)*WARP : SCAN)
 scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H *dskip)
@@ -707,7 +707,7 @@ __device__ float query::factor(const sru_attention &s, const seen &k, size_t j) 
     return uniform(k.key, ((uint64_t)head*s.T + t)*S + j) < s.dropout ? 0 : k.keep;
 }
 
-/* scores (B,n,keys) become weights p = softmax(scores), with dropout. 16 bytes a score. */
+/* scores (B,n,keys) become weights p = softmax(scores), with dropout. 24 bytes a score, from L2. */
 __global__ void softmax_kernel(const sru_attention s, const seen k, float *scores)
 {
     __shared__ float shared[WARP];
@@ -1640,7 +1640,7 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
                                     P(s->dout), P(s->dq), P(s->dkv), P(s->dalpha)});
 }
 
-enum { SCORES = SRU_CUDA_SCORES/2/4, QUERIES = 128 };
+enum { SCORES = SRU_CUDA_SCORES/2/4, QUERIES = 128 };   /* SCORES: backward has ds beside them */
 
 /* Queries at a time, so that their scores stay in L2: some of all sequences; where these would be
    few, and all keys read again for each few, QUERIES of as many sequences as there is room for. */
