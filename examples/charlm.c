@@ -647,7 +647,7 @@ static void train(const sru_context *ctx, const options *o)
     if (!t.curve) fail("%s, of the loss, cannot be written: %s", csv, strerror(errno));
     fputs("seconds,characters,training,validation\n", t.curve);
 
-    printf("%zu parameters, %zu characters, %s\n", t.net.n, text.trains, t.op->name);
+    printf("%zu parameters, %zu characters to learn from, %s\n", t.net.n, text.trains, t.op->name);
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     run(&t, &text, o);
