@@ -563,7 +563,16 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #endif /* SRU_H */
 
 /* =================================================================================================
-   Implementation */
+   Implementation: what all parts share, and then
+
+   operators           what is to be checked, divided among threads, kept in scratch memory, and
+                       given to kernels
+   instruction sets    kernels for each of them, and the choice
+   networks            layers made of operators; initialisation, packing
+   files               safetensors, read and written
+   kernels             the arithmetic: compiled once for each instruction set
+
+   tests/naive.h has all of it as plain loops, by which it is tested. */
 
 #ifdef SRU_IMPLEMENTATION
 #ifndef SRU__IMPLEMENTED
