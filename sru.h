@@ -39,8 +39,9 @@
                uses and clears them; those of activations overwrite, or add where beta is 1, not 0.
    Memory      is the caller's; sru_size() says how much. A call without scratch memory allocates
                and frees its own.
-   Threads     may share a model, for it is const; not a state or scratch memory. Nothing is global.
-               Built with -fopenmp, a call uses as many threads as its context says.
+   Threads     may share a model, for it is const; not a state or scratch memory. Nothing is kept
+               from call to call but which kernels the processor can run. Built with -fopenmp, a
+               call uses as many threads as its context says.
    Results     of CPUs, from finite numbers on one machine and build, are the same bits for any
                number of threads and any other sequences in the batch; also for any division of a
                sequence into calls, unless a network is bidirectional, or attends without a window,
