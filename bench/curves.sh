@@ -9,6 +9,7 @@ case $1 in
 ''|-*)     echo "curves.sh needs a FILE: see --help" >&2; exit 2 ;;
 esac
 file=$(realpath "$1") seconds=${2:-600}
+unset CDPATH                        # by which cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 2
 [ -x build/charlm ] || { echo "curves.sh: first run: make build/charlm" >&2; exit 2; }
 gnuplot --version > /dev/null || { echo "curves.sh: gnuplot must be installed" >&2; exit 2; }

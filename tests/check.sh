@@ -5,6 +5,7 @@ case $1 in
 -h|--help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit ;;
 ?*)        echo "$0 takes no argument: see --help" >&2; exit 2 ;;
 esac
+unset CDPATH                        # by which cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C
 CC=${CC:-cc}

@@ -8,6 +8,7 @@
 # linked and run, or a script of checks. A program that ends without a line `N passed, N failed`, or
 # with a status that does not agree with it, counts as a failure.
 
+unset CDPATH                        # by which cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C
 export OMP_WAIT_POLICY=passive      # several programs share the machine: no thread may spin

@@ -6,6 +6,7 @@ case ${1-} in
 esac
 [ $# = 1 ] || { echo "test_charlm.sh takes one program: see --help" >&2; exit 1; }
 [ -x "$1" ] || { echo "test_charlm.sh: there is no program $1: build it first" >&2; exit 1; }
+unset CDPATH                        # by which cd may go elsewhere, and print where
 charlm=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 header=$(cd "$(dirname "$0")/.." && pwd)/sru.h
 export OMP_WAIT_POLICY=passive      # waiting threads that spin are slow where cores are shared
