@@ -6,8 +6,8 @@ GPUS    = 75 80 90 100 120
 SECONDS = 60
 FILE    = sru.h
 
-OPENMP := $(shell echo 'int main(void) { return 0; }' | \
-            $(CC) -fopenmp -x c - -o /dev/null 2>/dev/null && echo -fopenmp)
+OPENMP := $(shell f=$$(mktemp || TMPDIR= mktemp) && echo 'int main(void) { return 0; }' | \
+            $(CC) -fopenmp -x c - -o "$$f" 2>/dev/null && echo -fopenmp; rm -f "$$f")
 COMPILE = $(CC) -std=c99 -Wall -Wextra -Wpedantic $(OPENMP) $(CFLAGS)
 
 EXAMPLES = $(patsubst examples/%.c, build/%, $(wildcard examples/*.c))

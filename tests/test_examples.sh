@@ -48,6 +48,8 @@ for source in examples/*.c bench/bench.c; do
     done
     if grep -q argv $source; then check "--help" $program --help; fi
 done
+make -n help CC="echo >> $dir/cc.txt" > $dir/log.txt 2>&1
+check "no compiler takes the place of /dev/null, as tcc would" grep -v /dev/null $dir/cc.txt
 check "peak" make build/peak
 for program in build/peak "sh bench/setup" "sh bench/curves.sh" "sh tests/pytorch/setup" \
                "sh tests/pytorch/run" "sh tests/test_readme.sh" "sh tests/run.sh"; do
