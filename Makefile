@@ -57,7 +57,7 @@ test-exhaustive: build/test_operators  ## exp, sigmoid and tanh on all 2^32 numb
 	build/test_operators --exhaustive
 
 help:                 ## print this
-	@sed -n 's/^\([a-z-]*\):.*## /make \1@/p' Makefile | awk -F@ '{ printf "%-22s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([^ .:]*\):.*## /make \1@/p' Makefile | awk -F@ '{ printf "%-22s%s\n", $$1, $$2 }'
 
 clean:                ## remove build/
 	rm -rf build
@@ -97,4 +97,4 @@ $(CUDA:%=build/%): build/sru_cuda.o
 build: ; mkdir -p build
 
 .DELETE_ON_ERROR:
-.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*##.*/\1/p' Makefile)
+.PHONY: $(shell sed -n 's/^\([^ .:]*\):.*##.*/\1/p' Makefile)

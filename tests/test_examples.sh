@@ -48,6 +48,8 @@ for source in examples/*.c bench/bench.c; do
     done
     if grep -q argv $source; then check "--help" $program --help; fi
 done
+check "make help in Turkish, where i is not one of a-z" \
+    sh -c '[ "$(make help)" = "$(LC_ALL=tr_TR.UTF-8 make help)" ]'
 make -n help CC="echo >> $dir/cc.txt" > $dir/log.txt 2>&1
 check "no compiler takes the place of /dev/null, as tcc would" grep -v /dev/null $dir/cc.txt
 check "peak" make build/peak
