@@ -11,7 +11,7 @@ charlm=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 header=$(cd "$(dirname "$0")/.." && pwd)/sru.h
 export OMP_WAIT_POLICY=passive      # waiting threads that spin are slow where cores are shared
 
-folder=$(mktemp -d)
+folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 head -c 60000 "$header" > text
