@@ -13,8 +13,7 @@ CXX=${CXX:-c++}
 script=tests/$(basename "$0")
 dir=$(basename "$0" .sh)
 dir=build/tests/${dir#test_}/work
-rm -rf "$dir"
-mkdir -p "$dir"
+rm -rf "$dir" && mkdir -p "$dir" || exit
 passed=0 failed=0
 
 # excerpt: what of $dir/log.txt is shown where a check fails

@@ -197,8 +197,7 @@ case $1 in
 --job)                              # one job, in a process of its own
     name=$2
     dir=$here/$name
-    rm -rf "$dir"
-    mkdir -p "$dir"
+    rm -rf "$dir" && mkdir -p "$dir" || exit
     passed=0 failed=0
     job $name
     echo $passed $failed > $dir/result
@@ -206,8 +205,8 @@ case $1 in
 esac
 
 [ $# -gt 0 ] && jobs=$*
-for name in $jobs; do rm -f "$here/$name/result" "$here/$name/failures.txt"; done
-mkdir -p $here
+for name in $jobs; do rm -f "$here/$name/result" "$here/$name/failures.txt" || exit; done
+mkdir -p $here || exit
 start=$(date +%s)
 echo $jobs | tr ' ' '\n' | CC=$CC CXX=$CXX xargs -P "${JOBS:-2}" -n 1 sh tests/run.sh --job
 

@@ -65,6 +65,9 @@ for program in bench/setup bench/curves.sh tests/pytorch/setup tests/pytorch/run
 done
 mkdir -p $dir/elsewhere/tests           # where cd goes by CDPATH, if nothing keeps it here
 check "where CDPATH has another folder tests" env CDPATH=$dir/elsewhere sh tests/run.sh --help
+mkdir -p $dir/stuck/build/tests/readme/result/stuck $dir/stuck/tests   # as if it were another's
+cp tests/run.sh $dir/stuck/tests
+refused sh $dir/stuck/tests/run.sh readme
 refused env TMPDIR=$dir/no-such-folder bash tests/test_charlm.sh build/charlm
 check "learning.py has what it runs" sh -c 'make -n -W sru.h learning | grep bench/bench.c'
 if have python3; then                   # which need not have torch for it
