@@ -198,7 +198,7 @@ case $1 in
     name=$2
     dir=$here/$name
     rm -rf "$dir" && mkdir -p "$dir" || exit
-    passed=0 failed=0
+    passed=0 failed=0 sources= emulator= suffix=
     job $name
     echo $passed $failed > $dir/result
     exit ;;
