@@ -649,8 +649,10 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #define SRU__UNROLL_4 _Pragma("clang loop unroll_count(4)")
 #else
 #define SRU__INLINE static inline __attribute__((__always_inline__))
+#if __GNUC__ > 7
 #define SRU__UNROLL _Pragma("GCC unroll 64")
 #define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only in the end */
+#endif
 #if defined(__x86_64__) || defined(__SSE_MATH__)
 #define SRU__ROUND(x) __asm__("" : "+v"(x))     /* see sru__rounded() */
 #elif defined(__aarch64__)
@@ -670,10 +672,12 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #else
 #define SRU__INLINE static
 #endif
-#define SRU__UNROLL
-#define SRU__UNROLL_4
 #define SRU__PREFETCH(at) ((void)(at))
 #define SRU__ANEW(x) ((void)(x))
+#endif
+#ifndef SRU__UNROLL
+#define SRU__UNROLL
+#define SRU__UNROLL_4
 #endif
 #ifndef SRU__ROUND
 #define SRU__ROUND(x) ((void)(x))
