@@ -59,8 +59,8 @@ test-exhaustive: build/test_operators  ## exp, sigmoid and tanh on all 2^32 numb
 help:                 ## print this
 	@sed -n 's/^\([^ .:]*\):.*## /make \1@/p' Makefile | awk -F@ '{ printf "%-22s%s\n", $$1, $$2 }'
 
-clean:                ## remove build/
-	rm -rf build
+clean:                ## remove build/, and what Python leaves in bench/
+	rm -rf build bench/__pycache__
 
 build/%: tests/%.c build/sru.o $(wildcard tests/*.h)
 	$(COMPILE) $< build/sru.o -o $@ -lm -lpthread
