@@ -9,6 +9,9 @@ strict='-Wall -Wextra -Wpedantic -Werror -Wno-unknown-pragmas -Wno-clobbered'
 # with so little scratch memory at a time, scans and attention go in many parts
 gpu='-std=c++17 -I. -Itests/cuda -DSRU_STANDIN -DSRU_CUDA_U=20000 -DSRU_CUDA_SCORES=20000'
 
+# else Ctrl-C leaves alone what timeout runs
+timeout=$(timeout --foreground 9 echo timeout --foreground 2> /dev/null || echo timeout)
+
 excerpt() { grep -E 'failed|error|warning|stand-in|ERROR' $dir/log.txt | head -n 8; }
 
 # compile SOURCE OBJECT FLAGS...
@@ -25,7 +28,7 @@ compile()
 run()
 {
     what=$1; shift
-    timeout 900 "$@" > $dir/log.txt 2>&1 &&
+    $timeout 900 "$@" > $dir/log.txt 2>&1 &&
         tail -n 1 $dir/log.txt | grep -Eqx '[0-9]+ passed, 0 failed'
     count $? "$what"
     echo "$what: $(tail -n 1 $dir/log.txt)"
@@ -63,7 +66,7 @@ head -c 20000 sru.h > $dir/text.txt
 tiny='--steps 5 --hidden 12 --layers 2 --batch 3 --length 9 --dropout 0.2'
 for arch in sru 'srupp --projection 6 --window 7'; do
     for side in '' --cuda; do
-        timeout 100 $dir/charlm train $dir/text.txt --arch $arch $tiny $side \
+        $timeout 100 $dir/charlm train $dir/text.txt --arch $arch $tiny $side \
             --model $dir/model$side.safetensors > $dir/log.txt 2>&1
         count $? "charlm train --arch $arch $side"
         tail -n 1 $dir/log.txt > $dir/trained$side.txt
@@ -83,7 +86,7 @@ done
 
 compile bench/roofline.cpp roofline.o
 link roofline $dir/roofline.o $dir/sru_cuda.o $dir/sru.o
-timeout 100 $dir/roofline 3 2 20 --seconds 0.001 --json > $dir/log.txt 2>&1
+$timeout 100 $dir/roofline 3 2 20 --seconds 0.001 --json > $dir/log.txt 2>&1
 count $? 'roofline_cuda'
 [ $(grep -c '"us"' $dir/log.txt) = $(wc -l < $dir/log.txt) ]
 count $? 'roofline_cuda: lines without a time'
@@ -94,12 +97,12 @@ for case in 'linear 3 20 5' 'linear 3 20 5 --type f16' 'scan 3 2 16' 'layer 3 2 
             'train 3 2 8 2' 'train 3 2 8 2 --type bf16' 'stream 8 2 --threads 1 --isa cuda' \
             'layernorm 3 9' 'attention 5 2 2 4' 'srupp 3 2 8 4 2 --heads 2' \
             'srupp 3 2 8 4 2 --train' 'srupp 1 2 8 4 2 --window 3 --after 4'; do
-    timeout 100 $dir/bench_cuda $case --seconds 0 --json > $dir/log.txt 2>&1 &&
+    $timeout 100 $dir/bench_cuda $case --seconds 0 --json > $dir/log.txt 2>&1 &&
         grep -q '"isa": "cuda", "ns": [0-9.]*, "ns_min": [0-9.]*, "g[a-z]*": ' $dir/log.txt
     count $? "bench_cuda $case"
 done
 for case in 'linear 3 20 5 --type q8' 'linear 3 20' 'layer 3 2 8 2 --isa avx2'; do
-    timeout 100 $dir/bench_cuda $case > $dir/log.txt 2>&1
+    $timeout 100 $dir/bench_cuda $case > $dir/log.txt 2>&1
     [ $? = 1 ] && [ $(wc -l < $dir/log.txt) = 1 ]
     count $? "bench_cuda does not refuse $case"
 done
@@ -133,7 +136,7 @@ plant()
 # find N WHAT: the tests fail, or the stand-in ends them, in time (else 124)
 find()
 {
-    FAULT=$1 timeout 300 $dir/faults --brief > $dir/log.txt 2>&1
+    FAULT=$1 $timeout 300 $dir/faults --brief > $dir/log.txt 2>&1
     case $? in 0|124) count 1 "the tests do not find the fault: $2"; return ;; esac
     count 0
     why=$(grep -E 'failed: |stand-in: ' $dir/log.txt | head -n 1 | cut -c 1-90)
