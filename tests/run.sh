@@ -45,7 +45,8 @@ job()
                     emulated qemu-aarch64 clang --target=aarch64-linux-gnu -static -fuse-ld=lld ;;
     wasm)           emulated 'node --no-warnings --single-threaded tests/wasi.mjs' clang \
                         --target=wasm32-wasi -msimd128 -ffast-math -Wl,-z,stack-size=1048576 ;;
-    windows)        export WINEPREFIX="$PWD/$dir/wine" WINEDEBUG=-all; suffix=.exe
+    # Wine finds no folder whose name has other letters than the locale
+    windows)        export WINEPREFIX="$PWD/$dir/wine" WINEDEBUG=-all LC_ALL=C.UTF-8; suffix=.exe
                     emulated wine x86_64-w64-mingw32-gcc -static
                     rm -rf "$WINEPREFIX" ;;
     armhf)          export SRU_ISA=neon; sources='tests/test_golden.c tests/test_srupp.c'
