@@ -48,6 +48,7 @@ job()
     # Wine finds no folder whose name has other letters than the locale
     windows)        export WINEPREFIX="$PWD/$dir/wine" WINEDEBUG=-all LC_ALL=C.UTF-8; suffix=.exe
                     emulated wine x86_64-w64-mingw32-gcc -static
+                    wineserver -k 2> /dev/null      # else it may still write there
                     rm -rf "$WINEPREFIX" ;;
     armhf)          export SRU_ISA=neon; sources='tests/test_golden.c tests/test_srupp.c'
                     emulated qemu-arm clang --target=arm-linux-gnueabihf -mfpu=neon-vfpv4 -static \
