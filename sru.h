@@ -937,7 +937,9 @@ static int sru__apart(int threads, size_t shares)
 
 /* Arithmetic on numbers below 1.2e-38 is up to a hundred times slower than on others, and attention
    is full of them: while kernels run they count as 0, where the processor offers that. x87, with
-   which gcc -m32 computes even where there is SSE, does not. */
+   which gcc -m32 computes even where there is SSE, does not. Nor do programs stop there which want
+   to at overflows and NaN (feenableexcept, -ffpe-trap, Pascal): what is computed and not used may
+   hold any. */
 #if defined(__GNUC__) && (defined(__SSE_MATH__) || defined(__aarch64__))
 enum { SRU__FLUSHES = 1 };
 #else
@@ -959,7 +961,7 @@ static uint64_t sru__flush_denormals(void)
     uint64_t mode = 0;
 #if defined(__GNUC__) && defined(__SSE__)
     mode = __builtin_ia32_stmxcsr();
-    sru__set_float_mode(mode | 0x8040);         /* results, and arguments */
+    sru__set_float_mode(mode | 0x9fc0);         /* results, and arguments; all exceptions masked */
 #elif defined(__GNUC__) && defined(__aarch64__)
     __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
     sru__set_float_mode(mode | 1u << 24);

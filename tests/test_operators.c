@@ -2412,6 +2412,36 @@ static void test_denormals(void)
     }
 }
 
+/* ---- a caller who wants to be stopped at overflows ------------------------------------------- */
+
+/* Results are infinite or NaN, as they are elsewhere; after a call, the caller is stopped still. */
+static void test_exceptions(void)
+{
+#if defined(__GNUC__) && defined(__SSE_MATH__) && !defined(SRU_USE_CBLAS)
+    const unsigned before = __builtin_ia32_stmxcsr();
+    const unsigned wanted = before & ~0xe80u;       /* invalid, by 0, overflow, underflow */
+    int threads;
+    for (threads = 1; threads <= 2; threads++) {
+        sru_context c = context(threads);
+        const size_t rows = 64, k = 64;
+        float *x = zeros(rows*k), *w = zeros(k*k), *y = junk(rows*k);
+        sru_status status;
+        unsigned after;
+        size_t i;
+        for (i = 0; i < rows*k; i++) x[i] = 1e30f;
+        for (i = 0; i < k*k; i++) w[i] = i >= k && i%2 ? -1e30f : 1e30f;
+        __builtin_ia32_ldmxcsr(wanted);
+        status = op->linear_forward(&c, y, x, w, SRU_PLAIN, NULL, rows, k, k);
+        after = __builtin_ia32_stmxcsr();
+        __builtin_ia32_ldmxcsr(before);
+        CHECK(status == SRU_OK, "%s", message);
+        CHECK((after | 0x3f) == (wanted | 0x3f), "a call changes what stops its caller");
+        CHECK(y[0] > 3e38f, "1e60 is %g", (double)y[0]);
+        release();
+    }
+#endif
+}
+
 /* ---- Kernels are those of the instruction set that was asked for ----------------------------- */
 
 /* The mean of a row is summed up in as many parts as a few vectors have lanes, which shows in its
@@ -2471,6 +2501,7 @@ static void test_kernels(void)
     test_adamw();
     test_dropout();
     test_denormals();
+    test_exceptions();
     test_errors();
     test_work();
     op = sru_cpu_bf16();
