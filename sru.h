@@ -737,6 +737,10 @@ static void sru__say(char *error, const char *format, ...)
             from = text;
         }
         while (*from && n < SRU_ERROR_SIZE - 1) error[n++] = *from++;
+        if ((*from & 0xc0) == 0x80) {               /* ends amid a character of UTF-8: before it */
+            while (n && (error[--n] & 0xc0) == 0x80) continue;
+            break;
+        }
     }
     va_end(list);
     error[n] = 0;

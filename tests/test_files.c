@@ -2899,6 +2899,31 @@ static void test_paths(void)
     release(&m);
 }
 
+/* A sentence that is too long ends with a whole character, if what it names is UTF-8: else Python,
+   Rust and others refuse all of it. Bytes that are no UTF-8 do no harm. */
+static void test_characters(void)
+{
+    static const char *const character[5] = {
+        "\x7f", "\xc3\xbc", "\xe2\x82\xac", "\xf0\x9f\x8e\xb5", "\x80"
+    };
+    char path[2*SRU_ERROR_SIZE], error[SRU_ERROR_SIZE];
+    size_t size, i, k;
+    for (k = 0; k < 5; k++) {
+        const size_t n = strlen(character[k]);
+        for (i = 0; i < n; i++) {
+            memset(path, '-', i);
+            path[i] = 0;
+            while (strlen(path) < sizeof path - 5) strcat(path, character[k]);
+            memset(error, '!', sizeof error);
+            CHECK(!sru_read_file(path, &size, error) && printable(error), "found '%s'", path);
+            if (k == 4) continue;
+            CHECK(strlen(error) + n >= sizeof error
+                  && !strcmp(error + strlen(error) - n, character[k]),
+                  "%lu bytes of '%s' end amid a character", (unsigned long)strlen(error), path);
+        }
+    }
+}
+
 /* ---- arguments that are NULL ----------------------------------------------------------------- */
 
 static void test_arguments(void)
@@ -2978,6 +3003,7 @@ int main(int argc, char **argv)
     test_pipe();
     test_interrupted();
     test_paths();
+    test_characters();
     test_arguments();
     CHECK(!rmdir(directory), "the directory '%s' is not empty", directory);
     return test_end();
