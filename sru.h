@@ -5968,6 +5968,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     w.f = fopen(beside, "wb");
     if (!w.f) {
         sru__say(error, "cannot write '%s': %s", beside, strerror(errno));
+        w.failed = 1;
     } else {
         sru__put(&w, length, 8);
         sru__put_header(&w, m, prefix, own, n);
@@ -5982,7 +5983,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
         }
     }
     SRU_FREE(beside);
-    if (!w.f || w.failed) return SRU_EFILE;
+    if (w.failed) return SRU_EFILE;
     errno = saved;
     return SRU_OK;
 }

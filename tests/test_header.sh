@@ -314,6 +314,10 @@ fi
 if have clang-16; then          # which products of bfloat16 can send round in circles
     symbols "clang-16 -O2"      clang-16 -std=c99 $strict -O2
 fi
+if $CC -Werror -Wuse-after-free=3 -x c -fsyntax-only - < /dev/null 2> $dir/log.txt; then
+    check "pointers that are freed" $CC -std=c99 $strict -O2 -DSRU_NO_SIMD -Wuse-after-free=3 \
+        -c tests/sru.c -o $dir/freed.o
+fi
 # without files and heap, only what a freestanding compiler wants too, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
 symbols "at the least"          $CC -std=c99 $strict -Wno-unused-value -O1 \
