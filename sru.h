@@ -7312,23 +7312,31 @@ static void SRU__FN(draw)(float *m, uint64_t key, uint64_t first, float p, size_
 }
 
 #ifndef SRU_NO_BACKWARD
-/* The sum of squares, in single precision over 4096 values at a time; in double where that
-   overflows, or is so small that much of it may have been lost. */
+SRU__INLINE float SRU__FN(scaled_squares)(const float *g, const float scale, size_t n)
+{
+    sru__vec sum = sru__zero();
+    size_t i;
+    for (i = 0; i < n; i += SRU__W) {
+        const sru__vec v = sru__load_part(g + i, n - i) * scale;
+        sum = v * v + sum;
+    }
+    return sru__sum(sum);
+}
+
+/* The sum of squares, in single precision over 4096 values at a time; where that overflows, or is
+   so small that much of it may have been lost, again of values brought near to 1. */
 static double SRU__FN(squares)(const float *g, size_t n)
 {
     double total = 0;
     while (n > 0) {
         const size_t m = n < 4096 ? n : 4096;
-        sru__vec sum = sru__zero();
-        float part;
-        size_t i;
-        for (i = 0; i < m; i += SRU__W) {
-            const sru__vec v = sru__load_part(g + i, m - i);
-            sum = v * v + sum;
-        }
-        part = sru__sum(sum);
+        float part = SRU__FN(scaled_squares)(g, 1, m);
         if (part > 1e-24f && part < 1e38f) total += (double)part;
-        else for (i = 0; i < m; i++) total += (double)g[i] * (double)g[i];
+        else {
+            const float scale = part > 1 ? 1e-25f : 1e25f;
+            part = SRU__FN(scaled_squares)(g, scale, m);
+            total += (double)part / ((double)scale * (double)scale);
+        }
         g += m;
         n -= m;
     }

@@ -1769,7 +1769,7 @@ static void test_softmax(void)
 static void test_norm(void)
 {
     static const size_t ns[] = {0, 1, 2, 15, 16, 17, 100, 1000, 4097, 100003};
-    static const double scales[] = {1, 1e-30, 1e30};
+    static const double scales[] = {1, 1e-30, 1e30, 1e-14, 1e17};
     size_t i, j;
     int threads;
     for (i = 0; i < COUNT(ns); i++) {
