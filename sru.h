@@ -261,8 +261,9 @@ typedef struct sru_io {
     float         *dembedding;      /* (V,I) added to; NULL: not wanted */
     float         *dstate;          /* (B,S) in: of the state after, out: of the state before; NULL:
                                        0 and not wanted, that is truncated back-propagation */
-    float *const  *dmemory;         /* as memory, out; or NULL, as may be each. No earlier backward
-                                       takes them: what it saved is constant here */
+    float *const  *dmemory;         /* as memory, out, an array for each layer, even where these
+                                       share one memory; or NULL, as may be each. No earlier
+                                       backward takes them: what it saved is constant here */
     float         *grads;           /* as SRU_PLAIN weights, added to; NULL: not wanted */
 } sru_io;
 
@@ -4303,7 +4304,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     const sru_config *f;
     sru_status status;
     size_t most;
-    int l;
+    int l, i;
     if (!m || !io) return SRU__FAIL(c, SRU_EINVAL, "%s: the model or io is NULL", name);
     f = &m->config;
     status = sru__check_config(f, sru__error(c));
@@ -4345,6 +4346,11 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
             if (io->saved[l] && io->saved[l] == io->memory[l])
                 return SRU__FAIL(c, SRU_EINVAL, "%s: saved and memory of layer %u are one array",
                                  name, (size_t)l);
+        for (l = 1; l < sru__layers(f) && io->dmemory; l++)
+            for (i = 0; i < l; i++)
+                if (io->dmemory[l] && io->dmemory[l] == io->dmemory[i])
+                    return SRU__FAIL(c, SRU_EINVAL, "%s: dmemory of layers %u and %u are one "
+                                     "array", name, (size_t)i, (size_t)l);
     }
     for (l = 0; l < sru__layers(f) && io->attn_mask && io->memory_length; l++)
         if (sru__attends(f, l) && !(io->memory && io->memory[l]))

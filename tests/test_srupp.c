@@ -998,7 +998,11 @@ static void test_padded_windows(void)
     }
     CHECK(!memcmp(dx, h, T*B*N*4) && !memcmp(grads[0], grads[1], n.weights),
           "other gradients without those of memory");
-    dmemories[0] = memory;
+    dmemories[0] = dmemories[1] = memory;
+    io.dmemory = dmemories;             /* the last that is written would be left */
+    CHECK(sru_forward(&c, &m, &io) == SRU_EINVAL && strstr(error, "dmemory of layers 0 and 1"),
+          "%s", error);
+    io.dmemory = NULL;
     io.saved = dmemories;
     CHECK(sru_forward(&c, &m, &io) == SRU_EINVAL && strstr(error, "saved and memory"), "%s", error);
     free(x); free(h); free(tape_h); free(memory); free(mask); free(dx); free(pad); free(grads[0]);
