@@ -2846,7 +2846,9 @@ static void test_paths(void)
     memset(error, '!', sizeof error);
     CHECK(!sru_load(path, SRU_F32, error) && printable(error), "an empty file is loaded");
 
+    errno = 77;
     CHECK(!sru_save(path, &m, NULL, NULL, 0, error), "over an empty file: %s", error);
+    CHECK(errno == 77, "saved, and errno is %d", errno);
     file = contents(path);
     errno = 77;
     bytes = sru_read_file(path, &size, error);
