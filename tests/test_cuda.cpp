@@ -347,7 +347,10 @@ static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int h
     if (has & ADDED) {
         floats mask(T*S);
         for (auto &one : mask) one = test_random() > 0.5 ? -INFINITY : (float)test_random();
-        for (size_t i = 0; i < S; i++) mask[i] = -1e9f;         /* none is hidden from step 0 */
+        for (size_t i = 0; i < S; i++) {
+            mask[i] = -1e9f;                    /* none is hidden from step 0 */
+            mask[S + i] = -2e30f;               /* all are from step 1 */
+        }
         p.attn_mask = s.put(mask);
     }
     p.dropout = has & DROPS ? 0.3f : 0;
