@@ -568,12 +568,13 @@ static void test_elements(void)
     report("dropout, norm, adamw");
 }
 
-/* Products in fewer bits, against those of the CPU in float32: stated errors. */
+/* Products in fewer bits, against those of the CPU in float32: stated errors, and not so small as
+   those of more bits. */
 static void test_math(void)
 {
-    static const struct { sru_cuda_math math; const char *name; double tolerance; } list[] =
-        { {SRU_CUDA_TF32, "TF32", 1e-3}, {SRU_CUDA_BF16, "bfloat16", 1e-2},
-          {SRU_CUDA_FP16, "float16", 1e-2} };
+    static const struct { sru_cuda_math math; const char *name; double least, tolerance; } list[] =
+        { {SRU_CUDA_TF32, "TF32", 1e-4, 1e-3}, {SRU_CUDA_BF16, "bfloat16", 1e-3, 1e-2},
+          {SRU_CUDA_FP16, "float16", 1e-4, 1e-2} };
     static const struct { sru_type type; const char *name; } packed[] =
         { {SRU_BF16, "packed bfloat16"}, {SRU_F16, "packed float16"} };
     const sru_backend *float32 = gpu;
@@ -581,6 +582,16 @@ static void test_math(void)
     for (auto &one : list) {
         gpu = sru_cuda_open(NULL, one.math, error);
         if (!CHECK(gpu, "%s", error)) break;
+        compare(one.name, [](side &s) {
+            float *x = s.random(40*24), *w = s.random(33*24), *y = s.blank(40*33);
+            s.call([=](const sru_context *c) {
+                return c->op->linear_forward(c, y, x, w, SRU_PLAIN, NULL, 40, 33, 24);
+            });
+            return results{ {"y", s.get(y, 40*33)} };
+        }, one.tolerance);
+#ifdef SRU_STANDIN                              /* a GPU may have more bits than it is asked for */
+        CHECK(worst > one.least, "%s: off by only %g", one.name, worst);
+#endif
         for (int has = 0; has < 2*BOTH; has++)
             compare(one.name, [=](side &s) {
                 results r = scan(s, 20, 3, 17, 24, has | PRODUCT | FOUR*has | GATES | SKIP | START,
@@ -590,6 +601,13 @@ static void test_math(void)
             }, one.tolerance);
         compare(one.name, [=](side &s) { return linear(s, 40, 33, 24, true, 1, SRU_PLAIN); },
                 one.tolerance);
+        compare(one.name, [](side &s) {         /* gradients may be smaller than float16's range */
+            float *dy = s.random(40*33, 1e-9), *w = s.random(33*24), *dx = s.blank(40*24);
+            s.call([=](const sru_context *c) {
+                return c->op->linear_backward(c, dx, NULL, NULL, dy, NULL, w, 0, 40, 33, 24);
+            });
+            return results{ {"dx of small dy", s.get(dx, 40*24)} };
+        }, one.tolerance);
         report(one.name);
         sru_cuda_close(gpu);
     }
