@@ -128,7 +128,8 @@ static const sru_backend *gpu;
 static double worst;
 static int brief;                   /* 1: fewer cases, 2: only a few of operators */
 
-/* The test on both sides, and again on the GPU, which must give the same bits. */
+/* The test on both sides, and again on the GPU, which must give the same bits; with a tolerance of
+   1 these alone count. */
 static void compare(const char *what, const test &run, double tolerance)
 {
     results all[3];
@@ -140,7 +141,7 @@ static void compare(const char *what, const test &run, double tolerance)
     for (size_t k = 0; k < all[0].size(); k++) {
         const floats &should = all[0][k].values, &is = all[1][k].values, &again = all[2][k].values;
         const double e = test_error(is.data(), should.data(), should.size());
-        if (e > worst) worst = e;
+        if (e > worst && tolerance < 1) worst = e;
         CHECK(e <= tolerance, "%s: %s is off by %g of its norm", what, all[0][k].name.c_str(), e);
         CHECK(is.empty() || !memcmp(is.data(), again.data(), is.size()*sizeof(float)),
               "%s: %s comes out with other bits the second time", what, all[0][k].name.c_str());
@@ -453,8 +454,8 @@ static void test_rows(void)
     for (auto &shape : shapes) {
         const size_t rows = shape[0], n = shape[1];
         if (brief && rows > (brief > 1 ? 5 : 100)) continue;
-        for (int option = 0; option < 4; option += brief ? 3 : 1)
-            compare("layer norm", [=](side &s) {
+        for (int option = 0; option < 4; option += brief ? 3 : 1) {
+            const test norm = [=](side &s) {
                 float *x = s.random(rows*n), *gain = s.random(n), *bias = s.random(n);
                 float *stats = s.blank(2*rows), *dy = s.random(rows*n);
                 float *y = option & 1 ? s.put(s.get(x, rows*n)) : s.blank(rows*n);
@@ -469,9 +470,16 @@ static void test_rows(void)
                                                      rows, n);
                 });
                 return results{ {"y", s.get(y, rows*n)}, {"stats", s.get(stats, 2*rows)},
-                                {"dx", s.get(dx, n > 1 ? rows*n : 0)},  /* 0 but for rounding */
-                                {"dgain", s.get(dgain, n)}, {"dbias", s.get(dbias, n)} };
+                                {"dx", s.get(dx, rows*n)}, {"dgain", s.get(dgain, n)},
+                                {"dbias", s.get(dbias, n)} };
+            };
+            compare("layer norm", [=](side &s) {
+                results r = norm(s);
+                if (n == 1) r[2].values.clear();    /* dx of one value is rounding alone, */
+                return r;
             }, 2e-6);
+            if (n == 1) compare("layer norm", norm, 1);     /* which is the same each time */
+        }
     }
     report("layer norm");
 
