@@ -152,8 +152,8 @@ emulated()
     variant "$@" -std=c99 -O2 -Wno-unknown-pragmas -Wno-unused-command-line-argument
 }
 
-# The golden cases with each instruction set that this machine has. The other programs go through
-# all of them by themselves.
+# The golden cases with each instruction set that this machine has, and on processors that lack some.
+# The other programs go through all of them by themselves.
 instruction_sets()
 {
     sources=tests/test_golden.c
@@ -177,6 +177,19 @@ END
     unset SRU_ISA
     say "products of bfloat16, where this machine and build have them, with larger tolerances"
     report test_golden $dir/test_golden --bf16
+    # processors without AVX2, without FMA, without AVX-512: what they lack ends the program
+    for cpu in SandyBridge:sse2 Haswell,-fma:sse2 Haswell:avx2; do
+        emulator="qemu-x86_64 -cpu ${cpu%:*}" isa=${cpu#*:}
+        if ! works $CC; then
+            say "skipped: $emulator does not work here: $(head -n 1 $dir/try.txt)"
+            continue
+        fi
+        uses=$($emulator $dir/isa 2> /dev/null)
+        if [ "$uses" != $isa ]; then fail "$emulator: $uses is used, not $isa"; fi
+        say "$emulator"
+        report test_golden $emulator $dir/test_golden
+    done
+    emulator=
 }
 
 # Products by OpenBLAS, whose bits may vary: the programs that do not rely on the same bits.
