@@ -1064,6 +1064,7 @@ typedef void sru__product(size_t k, const float *a, size_t row, size_t col, int 
 /* What is compiled once for each instruction set: see the kernels of these names, at the end. */
 typedef struct sru__kernels {
     size_t rows, panels;    /* of a full tile of the product */
+    size_t columns;         /* of its narrowest tile, half a panel or a whole one */
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
     sru__product *product;
     sru__product *product_bf16;     /* of pairs; NULL: SRU_PLAIN weights too are multiplied as
@@ -2014,7 +2015,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     /* rows of all sequences lie end to end; of those of a part, from one step's to the next's */
     const size_t run = (p->b1 - p->b0) * (r->parts == 1 ? T : 1), n = p->n;
     const size_t gap = r->parts == 1 ? 0 : s->B - run, end = r->parts == 1 ? run : T * s->B;
-    const size_t full = r->kern->rows, A = s->A, K = (size_t)s->K;
+    const size_t full = r->kern->rows, least = r->kern->columns, A = s->A, K = (size_t)s->K;
     const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
     const size_t all_strips = sru__ceil(run, full) * (r->parts == 1 ? 1 : T);
     const int singly = sru__singly(s->type, end, K * wide / SRU__PANEL) && !gap;
@@ -2035,7 +2036,8 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     u += p->b0 * ldu;
     for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
         const size_t units = sru__min(SRU__PANEL, all - j);
-        const int nr = s->u ? (int)units : SRU__PANEL;      /* own u has room for whole panels */
+        /* own u has room for what is computed beyond the last unit */
+        const int nr = s->u ? (int)units : singly || units > least ? SRU__PANEL : (int)least;
         count = line ? sru__min(SRU__LINE, (all - j) / SRU__PANEL) : K;
         for (k = 0; k < count && s->type != SRU_PLAIN; k++, of += step) {
             packed[k] = (const float *)(const void *)((const char *)s->w + of);
@@ -6061,6 +6063,9 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__STR(a)      SRU__STR_(a)
 #define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
 #define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
+/* columns of the narrowest tile: half a panel, where that is vectors. Of plain sums gcc makes
+   vectors by itself, but not of so few */
+#define SRU__COLUMNS     (SRU__W == 1 || SRU__W == SRU__PANEL ? SRU__PANEL : SRU__PANEL / 2)
 #define SRU__CHAINS      8                          /* vectors that sru__exps() takes at most */
 #define SRU__RUN         (SRU__W > 1 ? SRU__W : 4)  /* lines of a panel in one go, for one row */
 /* F(n), where the compiler knows n: 1 ... SRU__NP_ONE */
@@ -6391,19 +6396,20 @@ SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__
     return a * b + acc;
 }
 
-/* C (rows, 16*panels) = A B or += A B over k. Element (i,p) of A is a[i*row + p*col]; where only mr
-   rows exist, some are computed twice. b[j] is a panel of k rows of 16. (With `pairs` both hold
-   words of two values, and k counts these.) Each element of C is one chain of sums, k ascending,
-   taken up from C itself: however the work is cut, the bits are the same. Panels of C are `plane`
-   floats apart. From address `ahead` on, if not 0, so many quarters of a panel are fetched into the
-   cache, a few lines at a time, for of many at once the processor drops some. So is the tile below,
-   likely to be the next: where vectors are wide, bit by bit, for its 24 lines at once would hold up
-   those of B. */
-SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels, size_t k,
+/* C = A B or += A B over k, of so many rows and vectors of columns: those of whole panels, or the
+   first ones of one panel. Element (i,p) of A is a[i*row + p*col]; where only mr rows exist, some
+   are computed twice. b[j] is a panel of k rows of 16. (With `pairs` both hold words of two values,
+   and k counts these.) Each element of C is one chain of sums, k ascending, taken up from C itself:
+   however the work is cut, the bits are the same. Panels of C are `plane` floats apart. From
+   address `ahead` on, if not 0, so many quarters of a panel are fetched into the cache, a few lines
+   at a time, for of many at once the processor drops some. So is the tile below, likely to be the
+   next: where vectors are wide, bit by bit, for its 24 lines at once would hold up those of B. */
+SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vectors, size_t k,
                                const float *a, size_t row, size_t col, const float *const *b,
                                float *c, size_t ldc, size_t plane, int add, int mr,
                                uintptr_t ahead, size_t quarters)
 {
+    const int panels = (vectors + SRU__VP - 1) / SRU__VP;
     sru__vec acc[SRU__MR][SRU__NP_ONE * SRU__VP], bv[SRU__NP_ONE * SRU__VP];
     enum { QUADS = (SRU__MR + 3) / 4 };
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
@@ -6422,7 +6428,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
         quad[i] = a + first[i] * row;
     }
     SRU__EACH(i, rows, SRU__MR) {
-        SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
+        SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
             acc[i][j] = !add ? sru__zero()
                       : sru__load(c + (first[i / 4] + at[i % 4]) * ldc
                                     + (size_t)(j / SRU__VP) * plane
@@ -6440,12 +6446,12 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
         }
         SRU__UNROLL_4               /* or counting takes up to a tenth of the time */
         for (; p < end; p++) {
-            SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
+            SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
                 bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL
                                   + (size_t)(j % SRU__VP) * SRU__W);
             SRU__EACH(i, rows, SRU__MR) {
                 const float ai = quad[i / 4][at[i % 4] * row];
-                SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
+                SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
                     acc[i][j] = SRU__FN(step)(pairs, acc[i][j], ai, bv[j]);
             }
             SRU__EACH(i, (rows + 3) / 4, QUADS) {
@@ -6460,7 +6466,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int panels
     SRU__ANEW(ldc);
     SRU__ANEW(plane);
     SRU__EACH(i, rows, SRU__MR) {
-        SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
+        SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
             sru__store(c + (first[i / 4] + at[i % 4]) * ldc + (size_t)(j / SRU__VP) * plane
                          + (size_t)(j % SRU__VP) * SRU__W, acc[i][j]);
     }
@@ -6476,15 +6482,21 @@ SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels
     float t[SRU__MR * SRU__NP_ONE * SRU__PANEL];
     const size_t ldt = SRU__NP_ONE * SRU__PANEL, apart = plane ? plane : SRU__PANEL;
     const size_t bytes = 4 * (size_t)(nr + (plane ? 0 : (panels - 1) * SRU__PANEL));
-    const int part = nr < SRU__PANEL, runs = plane ? panels : 1;    /* of columns side by side */
+    const int narrow = SRU__COLUMNS < SRU__PANEL && panels == 1 && nr <= SRU__COLUMNS;
+    const int part = nr < (narrow ? SRU__COLUMNS : SRU__PANEL);
+    const int runs = plane ? panels : 1;                /* of columns side by side */
     int i, j;
     if (add && part) memset(t, 0, sizeof t);
     for (i = 0; i < mr && add && part; i++)
         for (j = 0; j < runs; j++)
             memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
                    c + (size_t)i * ldc + (size_t)j * plane, bytes);
-    SRU__FN(tile)(pairs, rows, panels, k, a, row, col, b, part ? t : c, part ? ldt : ldc,
-                  part ? SRU__PANEL : apart, add, mr, ahead, quarters);
+    if (narrow)
+        SRU__FN(tile)(pairs, rows, SRU__COLUMNS / SRU__W, k, a, row, col, b, part ? t : c,
+                      part ? ldt : ldc, SRU__PANEL, add, mr, ahead, quarters);
+    else
+        SRU__FN(tile)(pairs, rows, panels * SRU__VP, k, a, row, col, b, part ? t : c,
+                      part ? ldt : ldc, part ? SRU__PANEL : apart, add, mr, ahead, quarters);
     for (i = 0; i < mr && part; i++)
         for (j = 0; j < runs; j++)
             memcpy(c + (size_t)i * ldc + (size_t)j * plane,
@@ -7373,9 +7385,9 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
 /* The operators with these kernels. */
 #define SRU__OFFER(KERNELS, BACKEND, NAME, DOT, PAIRS) \
     static const sru__kernels KERNELS = { \
-        SRU__MR, SRU__NP, SRU__W < 4 ? 16 : 4 * SRU__W, SRU__FN(product), DOT, PAIRS, \
-        SRU__FN(unpack), SRU__FN(row), \
-        SRU__FN(scan_forward), SRU__FN(attend), SRU__FN(attended), SRU__FN(layernorm), \
+        SRU__MR, SRU__NP, SRU__COLUMNS, SRU__W < 4 ? 16 : 4 * SRU__W, \
+        SRU__FN(product), DOT, PAIRS, SRU__FN(unpack), SRU__FN(row), SRU__FN(scan_forward), \
+        SRU__FN(attend), SRU__FN(attended), SRU__FN(layernorm), \
         SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(scale), SRU__FN(multiply), SRU__FN(draw), \
         SRU__TRAINING(SRU__FN(scan_backward)), SRU__TRAINING(SRU__FN(attend_backward)), \
         SRU__TRAINING(SRU__FN(layernorm_backward)), SRU__TRAINING(SRU__FN(squares)), \
@@ -7406,6 +7418,7 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef SRU__FN
 #undef SRU__VP
 #undef SRU__CHAINS
+#undef SRU__COLUMNS
 #undef SRU__RUN
 #undef SRU__Q8_UNIT
 #undef SRU__LOADS
