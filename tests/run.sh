@@ -152,8 +152,8 @@ emulated()
     variant "$@" -std=c99 -O2 -Wno-unknown-pragmas -Wno-unused-command-line-argument
 }
 
-# The golden cases with each instruction set that this machine has, and on processors that lack some.
-# The other programs go through all of them by themselves.
+# The golden cases with each instruction set that this machine has, and on processors that lack
+# some. The other programs go through all of them by themselves.
 instruction_sets()
 {
     sources=tests/test_golden.c
