@@ -6482,7 +6482,8 @@ SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels
     float t[SRU__MR * SRU__NP_ONE * SRU__PANEL];
     const size_t ldt = SRU__NP_ONE * SRU__PANEL, apart = plane ? plane : SRU__PANEL;
     const size_t bytes = 4 * (size_t)(nr + (plane ? 0 : (panels - 1) * SRU__PANEL));
-    const int narrow = SRU__COLUMNS < SRU__PANEL && panels == 1 && nr <= SRU__COLUMNS;
+    /* not of one row: tuned for AMD's processors gcc does not fuse a sum that is alone */
+    const int narrow = SRU__COLUMNS < SRU__PANEL && rows > 1 && panels == 1 && nr <= SRU__COLUMNS;
     const int part = nr < (narrow ? SRU__COLUMNS : SRU__PANEL);
     const int runs = plane ? panels : 1;                /* of columns side by side */
     int i, j;
