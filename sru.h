@@ -6104,6 +6104,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__any         SRU__FN(any)
 #define sru__inverse     SRU__FN(inverse)
 #define sru__rounded     SRU__FN(rounded)
+#define sru__one_of      SRU__FN(one_of)
 #define sru__sum         SRU__FN(sum)
 #define sru__highest     SRU__FN(highest)
 #define sru__least       SRU__FN(least)
@@ -6196,6 +6197,14 @@ SRU__INLINE sru__vec sru__rounded(sru__vec x)
 {
     SRU__ROUND(x);
     return x;
+}
+
+/* One of n sums side by side. Tuned for some of AMD's processors (-march=native), gcc does not fuse
+   products with a sum that is alone; so it must not see that it is one. */
+SRU__INLINE sru__vec sru__one_of(const int n, sru__vec sum)
+{
+    if (n == 1) SRU__ROUND(sum);
+    return sum;
 }
 
 SRU__INLINE sru__vec sru__abs(sru__vec x)
@@ -6452,7 +6461,8 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
             SRU__EACH(i, rows, SRU__MR) {
                 const float ai = quad[i / 4][at[i % 4] * row];
                 SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
-                    acc[i][j] = SRU__FN(step)(pairs, acc[i][j], ai, bv[j]);
+                    acc[i][j] = sru__one_of(rows * vectors,
+                                            SRU__FN(step)(pairs, acc[i][j], ai, bv[j]));
             }
             SRU__EACH(i, (rows + 3) / 4, QUADS) {
                 quad[i] += col;
@@ -6482,8 +6492,7 @@ SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels
     float t[SRU__MR * SRU__NP_ONE * SRU__PANEL];
     const size_t ldt = SRU__NP_ONE * SRU__PANEL, apart = plane ? plane : SRU__PANEL;
     const size_t bytes = 4 * (size_t)(nr + (plane ? 0 : (panels - 1) * SRU__PANEL));
-    /* not of one row: tuned for AMD's processors gcc does not fuse a sum that is alone */
-    const int narrow = SRU__COLUMNS < SRU__PANEL && rows > 1 && panels == 1 && nr <= SRU__COLUMNS;
+    const int narrow = SRU__COLUMNS < SRU__PANEL && panels == 1 && nr <= SRU__COLUMNS;
     const int part = nr < (narrow ? SRU__COLUMNS : SRU__PANEL);
     const int runs = plane ? panels : 1;                /* of columns side by side */
     int i, j;
@@ -6649,7 +6658,8 @@ SRU__INLINE void SRU__FN(row_step)(const int panels, sru_type type, sru__vec *ac
             SRU__UNROLL
             for (j = g; j < g + SRU__LOADS; j++)
                 if (j < panels * SRU__VP)
-                    acc[j] = a[r] * SRU__FN(lane)(x[j - g], type, r) + acc[j];
+                    acc[j] = sru__one_of(panels * SRU__VP,
+                                         a[r] * SRU__FN(lane)(x[j - g], type, r) + acc[j]);
         }
     }
 }
@@ -6683,7 +6693,8 @@ SRU__INLINE void SRU__FN(row_lines)(const int panels, const int run, const int b
             const float *line = (const float *)(const void *)(from[j] + p * 64) + v * SRU__W;
             sru__vec *sum = &acc[j * SRU__VP + v];
             SRU__EACH(i, run, SRU__RUN)
-                *sum = a[p + (unsigned)i] * sru__load(line + i * SRU__PANEL) + *sum;
+                *sum = sru__one_of(panels * SRU__VP, a[p + (unsigned)i]
+                                                     * sru__load(line + i * SRU__PANEL) + *sum);
         }
     }
 }
@@ -7443,6 +7454,7 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef sru__any
 #undef sru__inverse
 #undef sru__rounded
+#undef sru__one_of
 #undef sru__sum
 #undef sru__highest
 #undef sru__fold
