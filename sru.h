@@ -3539,6 +3539,9 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("no-tree-loop-vectorize")
+#if defined(__AVX512F__) && __GNUC__ > 9    /* or 16 sums are one, alone: see sru__one_of() */
+#pragma GCC target("prefer-vector-width=256")
+#endif
 #endif
 #define SRU__ISA     scalar
 #define SRU__W       1

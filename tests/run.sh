@@ -38,7 +38,8 @@ job()
     # clang's check of pointers finds what gcc's does not
     scalar)         variant clang -std=c99 -O2 $(openmp clang) $threads -DSRU_NO_SIMD $sanitize ;;
     # without OpenMP
-    scalar-native)  variant $CC  -std=c99 -O3 -march=native -DSRU_NO_SIMD -Wno-unknown-pragmas ;;
+    scalar-native)  variant $CC  -std=c99 -O3 -march=native -DSRU_NO_SIMD -Wno-unknown-pragmas \
+                        $(tuned $CC) ;;
     native)         variant $CC  -std=c99 -O2 -march=native -Wno-unknown-pragmas ;;
     m32)            variant $CC  -m32 -O2 $(openmp $CC -m32) $threads ;;
     aarch64)        export SRU_ISA=neon     # the only kernels there that are not tested elsewhere
