@@ -1305,15 +1305,17 @@ static void sru__pack(void *packed, sru_type type, const sru__source *from, size
         float scale[SRU__PANEL] = { 0 };
         char *line = out;
         if (type == SRU_Q8) {
+            uint32_t most[SRU__PANEL] = { 0 }, a;       /* a NaN's bits are above all numbers' */
             for (p = 0; p < k; p += m)
                 for (m = sru__min(RUN, k - p), j = 0; j < units; j++) {
                     sru__values(x[j], from, row + i + j, p, m);
                     for (q = 0; q < m; q++) {
-                        const float a = x[j][q] > -x[j][q] ? x[j][q] : -x[j][q];
-                        if (!(a <= scale[j]) && scale[j] == scale[j])   /* NaN stays NaN */
-                            scale[j] = a;
+                        memcpy(&a, &x[j][q], 4);
+                        a &= 0x7fffffff;
+                        if (a > most[j]) most[j] = a;
                     }
                 }
+            memcpy(scale, most, sizeof scale);
             for (j = 0; j < units; j++) scale[j] /= 127;
             memcpy(line, scale, sizeof scale);
             line += sizeof scale;

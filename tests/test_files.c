@@ -1920,7 +1920,7 @@ static int ends_in(const char *name, const char *end)
 static size_t differ(float a, float b)
 {
     const uint32_t x = test_to_bits(a), y = test_to_bits(b), quiet = 0x400000;
-    if (sizeof(size_t) > 4 || test_finite(a) || !(x & (quiet - 1))) return x != y;
+    if (sizeof(size_t) > 4 || test_finite(&a) || !(x & (quiet - 1))) return x != y;
     return (x | quiet) != (y | quiet);
 }
 

@@ -122,9 +122,11 @@ static int alike(const float *a, const float *b, size_t n)
 #endif
 }
 
-static int is_nan(float x)
+static int is_nan(const float *x)       /* see test_finite() */
 {
-    return (test_to_bits(x) & 0x7fffffff) > 0x7f800000;
+    uint32_t bits;
+    memcpy(&bits, x, 4);
+    return (bits & 0x7fffffff) > 0x7f800000;
 }
 
 /* ||a - b||/||b||, but where b is short by chance its length is taken for that of numbers of
@@ -142,7 +144,7 @@ static double roundings(const float *a, const double *b, const double *size, siz
     size_t i;
     for (i = 0; i < n; i++) {
         double d = fabs((double)a[i] - b[i]);
-        if (!test_finite(a[i])) return 1e300;
+        if (!test_finite(&a[i])) return 1e300;
         d = size[i] > 0 ? d/(size[i]*rounding) : d > 0 ? 1e300 : 0;
         if (d > worst) worst = d;
     }
@@ -363,7 +365,7 @@ static void *packed(sru_type type, const float *w, double *real, size_t n, size_
             real[i*k + j] = (double)y[j*n + i];
             if (type == SRU_BF16 && w[i*k + j] != 0) error /= fabs((double)w[i*k + j]);
             if (fabs((double)w[i*k + j]) > max) max = fabs((double)w[i*k + j]);
-            if (!test_finite(y[j*n + i])) error = 1e300;
+            if (!test_finite(&y[j*n + i])) error = 1e300;
             if (error > worst) worst = error;
         }
         /* bfloat16 has 8 bits: half of the last is at most 2^-8 of it. int8 has 254 steps from -max
@@ -424,12 +426,12 @@ static void test_pack(void)
             void *p;
             float *y, *bad = zeros(n*k), nothing = 0;
             test_fill(bad, n*k, 1);
-            bad[n*k/2] = (float)NAN;    /* a weight that is no number must not look like one */
+            test_make_nan(bad + n*k/2); /* a weight that is no number must not look like one */
             p = test_alloc(op->pack(&c, NULL, (sru_type)type, NULL, n, k));
             op->pack(&c, p, (sru_type)type, bad, n, k);
             y = zeros(n);
             CHECK(op->linear_forward(&c, y, bad, p, (sru_type)type, NULL, 1, n, k) == SRU_OK
-                  && is_nan(y[n*k/2/k]), "%s (%lu,%lu): NaN becomes %g", type_names[type],
+                  && is_nan(&y[n*k/2/k]), "%s (%lu,%lu): NaN becomes %g", type_names[type],
                   (unsigned long)n, (unsigned long)k, (double)y[n*k/2/k]);
             free(p);
             CHECK(op->pack(&c, NULL, (sru_type)type, NULL, (size_t)-1/8, 16) == 0
@@ -627,7 +629,7 @@ static void test_rounding(void)
             if (pairs) op->linear_forward(&c, y, x, one, SRU_PLAIN, NULL, N, 1, 2);
             for (i = 0; i < N; i++) {
                 const float want = nearest(v[i]);
-                wrong += !(y[i] == want || (is_nan(y[i]) && is_nan(want)));
+                wrong += !(y[i] == want || (is_nan(&y[i]) && is_nan(&v[i])));
             }
             CHECK(!wrong, "bfloat16: %lu of %d numbers are rounded otherwise, place %d",
                   (unsigned long)wrong, N, place);
@@ -1283,9 +1285,9 @@ typedef struct accuracy {
 
 /* Relative errors count where the true value is at least `least`; so do those in ulp, the distance
    of floats where the true value lies. */
-static void measure(accuracy *a, double x, float got, double want, double least)
+static void measure(accuracy *a, double x, const float *got, double want, double least)
 {
-    double error = test_finite(got) ? fabs((double)got - want) : 1e300;
+    double error = test_finite(got) ? fabs((double)*got - want) : 1e300;
     if (error > a->abs) a->abs = error, a->abs_at = x;
     if (fabs(want) < least) return;
     if (error > a->rel*fabs(want)) a->rel = error/fabs(want), a->rel_at = x;
@@ -1350,7 +1352,8 @@ static void measure_portion(accuracies *a, uint64_t bits, uint64_t end)
     s.h = h;
     while (bits < end && !a->failed) {
         for (n = 0; n < BLOCK && bits < end; n++, bits += stride) {
-            x[n] = test_from_bits((uint32_t)bits);
+            const uint32_t number = (uint32_t)bits;
+            memcpy(&x[n], &number, 4);
         }
         memcpy(u + 2*BLOCK, x, n*sizeof *x);
         s.u = u;
@@ -1359,29 +1362,29 @@ static void measure_portion(accuracies *a, uint64_t bits, uint64_t end)
         a->failed += op->scan_forward(&ctx, &s) != SRU_OK;
         for (i = 0; i < n; i++) {
             double v = (double)x[i], e;
-            a->nans += is_nan(x[i]);
-            a->lost += is_nan(x[i]) && !is_nan(h[i]);
-            if (!test_finite(x[i])) continue;
+            a->nans += is_nan(&x[i]);
+            a->lost += is_nan(&x[i]) && !is_nan(&h[i]);
+            if (!test_finite(&x[i])) continue;
             /* below 1.23e-38 = exp(-87.3), float32 runs out of bits */
             e = small_exp(-fabs(v));
-            measure(&a->sigmoid, v, h[i], v < 0 ? e/(1 + e) : 1/(1 + e), 1.23e-38);
+            measure(&a->sigmoid, v, &h[i], v < 0 ? e/(1 + e) : 1/(1 + e), 1.23e-38);
         }
         s.u = u_tanh;
         s.c0 = x;
         s.use_tanh = 1;
         a->failed += op->scan_forward(&ctx, &s) != SRU_OK;
         for (i = 0; i < n; i++) {
-            a->lost += is_nan(x[i]) && !is_nan(h[i]);
-            if (!test_finite(x[i])) continue;
+            a->lost += is_nan(&x[i]) && !is_nan(&h[i]);
+            if (!test_finite(&x[i])) continue;
             /* states below 1e-30 are taken for 0, so that none becomes denormal */
-            measure(&a->tanh, (double)x[i], h[i], tanh((double)x[i]), 1e-30);
+            measure(&a->tanh, (double)x[i], &h[i], tanh((double)x[i]), 1e-30);
         }
         if (bits <= 0x80000000u) continue;      /* of x and -x, one will do for exp */
-        for (i = 0; i < n; i++) y[2*i + 1] = test_finite(x[i]) ? -(float)fabs((double)x[i]) : 0;
+        for (i = 0; i < n; i++) y[2*i + 1] = test_finite(&x[i]) ? -(float)fabs((double)x[i]) : 0;
         a->failed += op->softmax_loss(&ctx, &loss, dy, y, targets, 1, n, 2) != SRU_OK;
         for (i = 0; i < n; i++) {
             double e = small_exp((double)y[2*i + 1]);
-            measure(&a->exp, (double)y[2*i + 1], dy[2*i + 1], e/(1 + e), 1.23e-38);
+            measure(&a->exp, (double)y[2*i + 1], &dy[2*i + 1], e/(1 + e), 1.23e-38);
         }
     }
     free(targets);
@@ -1432,6 +1435,8 @@ static void test_accuracy(void)
 static void test_extremes(void)
 {
     enum { N = 6 };
+    /* infinity, the largest number, 0, and their negatives */
+    static const uint32_t bits[N] = {0x7f800000, 0xff800000, 0x7f7fffff, 0xff7fffff, 0, 0x80000000};
     float u[3*N], u_tanh[3*N], one[N], x[N], h[N];
     sru_context ctx = context(1);
     sru_scan s;
@@ -1440,12 +1445,7 @@ static void test_extremes(void)
     s.T = s.B = 1;
     s.K = 3;
     s.h = h;
-    x[0] = test_from_bits(0x7f800000);           /* infinity */
-    x[1] = test_from_bits(0xff800000);
-    x[2] = test_from_bits(0x7f7fffff);           /* the largest number */
-    x[3] = test_from_bits(0xff7fffff);
-    x[4] = 0;
-    x[5] = -0.0f;
+    memcpy(x, bits, sizeof x);
     s.N = N;
     for (i = 0; i < N; i++) {
         one[i] = 1;
@@ -1586,7 +1586,7 @@ static void test_layernorm(void)
     dx = junk(3*n), dg = zeros(n), db = zeros(n);
     op->layernorm_backward(&c, dx, dg, db, y, x, gain, stats, 0, 3, n);
     for (i = 0; i < 3*n; i++) {
-        CHECK(test_finite(dx[i]) && test_finite(dg[i%n]) && test_finite(db[i%n]),
+        CHECK(test_finite(&dx[i]) && test_finite(&dg[i%n]) && test_finite(&db[i%n]),
               "gradients of layer norm of a constant: %g %g %g", (double)dx[i],
               (double)dg[i%n], (double)db[i%n]);
     }
@@ -1653,6 +1653,7 @@ static void test_softmax_shape(size_t rows, size_t n, double range)
     float *y = randoms(rows*n), *dy = junk(rows*n), *z, scale = 0.25f;
     int32_t *targets = (int32_t *)keep(test_alloc(rows*sizeof(int32_t)));
     double *DY = reals(rows*n), loss = -1, want, other;
+    float result;
     sru_context c = context(1);
     size_t i;
     int threads;
@@ -1661,7 +1662,8 @@ static void test_softmax_shape(size_t rows, size_t n, double range)
     for (i = 0; i < rows; i++) targets[i] = i%5 == 4 ? -1 - (int32_t)i : (int32_t)(test_bits()%n);
     want = naive_softmax_loss(DY, wide(y, rows*n), targets, (double)scale, rows, n);
     CHECK(op->softmax_loss(&c, &loss, dy, y, targets, scale, rows, n) == SRU_OK, "%s", message);
-    CHECK(test_finite((float)loss) && fabs(loss - want) <= 1e-6*(want + (double)rows),
+    result = (float)loss;
+    CHECK(test_finite(&result) && fabs(loss - want) <= 1e-6*(want + (double)rows),
           "softmax (%lu,%lu) range %g: loss is %.9g, not %.9g", R, M, range, loss, want);
     /* each sum of n terms of size up to 1/4 */
     CHECK(distance(dy, DY, rows*n) <= 2e-6, "softmax (%lu,%lu) range %g: dy is off by %g", R, M,
@@ -1702,11 +1704,11 @@ static void test_softmax_nan(void)
                 uint64_t bits;
                 int numbers = 0;
                 for (i = 0; i < 2*n; i++) y[i] = (float)test_random();
-                y[n + at] = test_from_bits(values[v]);
+                memcpy(&y[n + at], &values[v], 4);
                 CHECK(op->softmax_loss(&c, &loss, dy, y, targets, 1, 2, n) == SRU_OK, "%s",
                       message);
                 memcpy(&bits, &loss, 8);
-                for (i = 0; i < n; i++) numbers += !is_nan(dy[n + i]) + is_nan(dy[i]);
+                for (i = 0; i < n; i++) numbers += !is_nan(&dy[n + i]) + is_nan(&dy[i]);
                 CHECK((bits & 0x7fffffffffffffff) > 0x7ff0000000000000 && !numbers,
                       "softmax of %lu, %08x at %lu: loss %g, %d gradients", (unsigned long)n,
                       (unsigned)values[v], (unsigned long)at, loss, numbers);
@@ -1776,11 +1778,13 @@ static void test_norm(void)
         for (j = 0; j < COUNT(scales); j++) {
             float *g = (misaligned = i%2, zeros(ns[i]));
             double norm = -1, want, other;
+            float result;
             sru_context c = context(1);
             test_fill(g, ns[i], scales[j]);
             want = naive_norm(wide(g, ns[i]), ns[i]);
             CHECK(op->norm(&c, &norm, g, ns[i]) == SRU_OK, "%s", message);
-            CHECK(test_finite((float)norm) && fabs(norm - want) <= 1e-6*want,
+            result = (float)norm;
+            CHECK(test_finite(&result) && fabs(norm - want) <= 1e-6*want,
                   "norm of %lu numbers is %.9g, not %.9g", (unsigned long)ns[i], norm, want);
             for (threads = 2; threads <= 3; threads++) {
                 c.threads = threads;
@@ -1828,7 +1832,7 @@ static void test_adamw_size(size_t n)
               && same(w[k].v, v, n*sizeof *p), "AdamW: other bits with %d threads", 1 + k);
     }
     /* updates are about 0.01 each: the ten together must be right to 1e-5 of that */
-    for (i = 0; i < n && test_finite(p[i]) && fabs((double)p[i] - P[i]) <= 1e-6; i++) continue;
+    for (i = 0; i < n && test_finite(&p[i]) && fabs((double)p[i] - P[i]) <= 1e-6; i++) continue;
     CHECK(i == n, "AdamW: p[%lu] of %lu is %.9g, not %.9g", (unsigned long)i, (unsigned long)n,
           i < n ? (double)p[i] : 0, i < n ? P[i] : 0);
     CHECK(test_error_double(m, M, n) <= 1e-5 && test_error_double(v, V, n) <= 1e-5,
@@ -1867,9 +1871,9 @@ static void test_adamw(void)
             CHECK(p < 1 && p > 0.95f, "AdamW: a gradient of 1e20 makes %g of 1 by update %d",
                   (double)p, (int)t);
         }
-        g = (float)NAN;
+        test_make_nan(&g);
         op->adamw(&c, &p, &m, &v, &g, 1, 0.01f, 0.9f, 0.999f, 1e-8f, 0, t, 1);
-        CHECK(!test_finite(p) && !test_finite(v), "AdamW: a gradient that is NaN makes %g, v %g",
+        CHECK(!test_finite(&p) && !test_finite(&v), "AdamW: a gradient that is NaN makes %g, v %g",
               (double)p, (double)v);
     }
 }
