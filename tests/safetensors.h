@@ -150,7 +150,7 @@ static inline int st_string(st_cursor *c, char *to, size_t size)
         }
         if (++c->p >= c->end) return st_fail(c, "a string does not end");
         if (*c->p == 'u') {
-            unsigned code, low = 0;
+            unsigned code = 0, low = 0;
             c->p++;
             if (!st_hex4(c, &code)) return 0;
             if (code >= 0xd800 && code < 0xdc00) {
