@@ -321,8 +321,8 @@ fi
 # without files and heap, only what a freestanding compiler wants too, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
 symbols "at the least"          $CC -std=c99 $strict -Wno-unused-value -O1 \
-                                -fno-stack-protector -U_FORTIFY_SOURCE -include $dir/nothing.h -DSRU_NO_STDIO \
-                                -DSRU_ASSERT=
+                                -fno-stack-protector -U_FORTIFY_SOURCE -include $dir/nothing.h \
+                                -DSRU_NO_STDIO -DSRU_ASSERT=
 
 echo '#define SRU_IMPLEMENTATION
 #include "../../../../sru.h"' > $dir/all.c
