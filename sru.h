@@ -6204,8 +6204,8 @@ SRU__INLINE sru__vec sru__rounded(sru__vec x)
     return x;
 }
 
-/* One of n sums side by side. Tuned for some of AMD's processors (-march=native), gcc does not fuse
-   products with a sum that is alone; so it must not see that it is one. */
+/* One of n sums side by side. Tuned for some processors (-march=native), since 14 in any case, gcc
+   does not fuse products with a sum that is alone; so it must not see that it is one. */
 SRU__INLINE sru__vec sru__one_of(const int n, sru__vec sum)
 {
     if (n == 1) SRU__ROUND(sum);

@@ -79,7 +79,7 @@ works()
 
 openmp() { works "$@" -fopenmp > $dir/openmp.txt 2>&1 && echo -fopenmp; }
 
-# By which gcc fuses products with sums as seldom as where it is tuned for AMD's processors.
+# By which gcc fuses products with sums as seldom as where it is tuned for Zen 5.
 tuned() { works "$@" --param=avoid-fma-max-bits=512 && echo --param=avoid-fma-max-bits=512; }
 
 say() { printf '%-15s %s\n' "$name" "$*"; }

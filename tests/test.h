@@ -92,36 +92,32 @@ static inline int test_end(void)
     return test_failed ? 1 : 0;
 }
 
-static inline uint32_t test_to_bits(float x)
+/* In memory, and not as arguments and results: with -ffast-math clang 18 and later take those for
+   numbers that are neither infinite nor NaN, and warn of NAN and INFINITY. */
+static inline uint32_t test_bits_at(const float *x)
 {
     uint32_t bits;
-    memcpy(&bits, &x, 4);
+    memcpy(&bits, x, 4);
     return bits;
 }
+
+static inline void test_set_bits(float *x, uint32_t bits) { memcpy(x, &bits, 4); }
+static inline void test_make_nan(float *x) { test_set_bits(x, 0x7fc00000); }
+static inline void test_make_minus_infinity(float *x) { test_set_bits(x, 0xff800000); }
+
+static inline uint32_t test_to_bits(float x) { return test_bits_at(&x); }
 
 static inline float test_from_bits(uint32_t bits)
 {
     float x;
-    memcpy(&x, &bits, 4);
+    test_set_bits(&x, bits);
     return x;
 }
 
-/* Numbers that -ffast-math takes for impossible: not as NAN and INFINITY, of which clang 18 and
-   later warn there, nor as what a function returns. */
-static inline void test_make_nan(float *x) { memset(x, 0xff, 4); }
-static inline void test_make_minus_infinity(float *x)
-{
-    const uint32_t bits = 0xff800000;
-    memcpy(x, &bits, 4);
-}
-
-/* 1 unless *x is infinite or NaN. By its bits, because under -ffast-math isnan() is always 0; and
-   by its address, because there an argument is taken for a number. */
+/* 1 unless *x is infinite or NaN. By its bits, because under -ffast-math isnan() is always 0. */
 static inline int test_finite(const float *x)
 {
-    uint32_t bits;
-    memcpy(&bits, x, 4);
-    return (bits & 0x7f800000) != 0x7f800000;
+    return (test_bits_at(x) & 0x7f800000) != 0x7f800000;
 }
 
 /* ||a - b|| / ||b||, where b is taken to be no shorter than the root of `least`; ||a|| where b and

@@ -122,11 +122,9 @@ static int alike(const float *a, const float *b, size_t n)
 #endif
 }
 
-static int is_nan(const float *x)       /* see test_finite() */
+static int is_nan(const float *x)
 {
-    uint32_t bits;
-    memcpy(&bits, x, 4);
-    return (bits & 0x7fffffff) > 0x7f800000;
+    return (test_bits_at(x) & 0x7fffffff) > 0x7f800000;
 }
 
 /* ||a - b||/||b||, but where b is short by chance its length is taken for that of numbers of
@@ -1352,8 +1350,7 @@ static void measure_portion(accuracies *a, uint64_t bits, uint64_t end)
     s.h = h;
     while (bits < end && !a->failed) {
         for (n = 0; n < BLOCK && bits < end; n++, bits += stride) {
-            const uint32_t number = (uint32_t)bits;
-            memcpy(&x[n], &number, 4);
+            test_set_bits(&x[n], (uint32_t)bits);
         }
         memcpy(u + 2*BLOCK, x, n*sizeof *x);
         s.u = u;
@@ -1704,7 +1701,7 @@ static void test_softmax_nan(void)
                 uint64_t bits;
                 int numbers = 0;
                 for (i = 0; i < 2*n; i++) y[i] = (float)test_random();
-                memcpy(&y[n + at], &values[v], 4);
+                test_set_bits(&y[n + at], values[v]);
                 CHECK(op->softmax_loss(&c, &loss, dy, y, targets, 1, 2, n) == SRU_OK, "%s",
                       message);
                 memcpy(&bits, &loss, 8);
