@@ -34,7 +34,8 @@ job()
                         -fno-sanitize=pointer-overflow ;;
     address)        echo leak:libomp > $dir/known.txt       # its own
                     export LSAN_OPTIONS=suppressions=$dir/known.txt:print_suppressions=0
-                    variant clang -std=c99 -O1 -g $(openmp clang) $threads -fsanitize=address ;;
+                    variant clang -std=c99 -O1 -gline-tables-only $(openmp clang) $threads \
+                        -fsanitize=address ;;
     # clang's check of pointers finds what gcc's does not
     scalar)         variant clang -std=c99 -O2 $(openmp clang) $threads -DSRU_NO_SIMD $sanitize ;;
     # without OpenMP
