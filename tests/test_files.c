@@ -668,6 +668,11 @@ static void test_tensors_of_a_network(void)
 
 static void test_container(void)
 {
+    static const struct { const char *type; size_t bytes; } sizes[] = {
+        { "F64", 8 }, { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "I64", 8 }, { "I32", 4 },
+        { "I16", 2 }, { "I8", 1 }, { "U64", 8 }, { "U32", 4 }, { "U16", 2 }, { "U8", 1 },
+        { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }
+    };
     sru_config f = small_config(SRU_ARCH_SRU);
     image *good = network(&f, "net."), *im;
     st_bytes header, file;
@@ -751,6 +756,18 @@ static void test_container(void)
             image_free(im);
         }
     }
+    for (i = 0; i < sizeof sizes/sizeof *sizes; i++)    /* of every type, where nobody reads it */
+        for (k = 0; k < 2; k++) {
+            piece *p;
+            im = image_copy(good);
+            p = image_add(im, "other", "U8", 3*sizes[i].bytes + k, 0);
+            while (im->data.n < p->end) st_put(&im->data, "", 1);
+            strcpy(p->dtype, sizes[i].type);
+            p->shape[0] = 3;
+            if (k) refuse(sizes[i].type, im, "other", "shape", NULL);
+            else accept(sizes[i].type, im, NULL);
+            image_free(im);
+        }
     im = image_copy(good);
     i = im->p[2].begin;
     im->p[2].begin = im->p[2].end;
@@ -985,6 +1002,16 @@ static void test_config(void)
         ", \"has_skip_term\": 1", ", \"projection_size\": null", ", \"highway_bias\": null",
         ", \"amp_recurrence_fp16\": 1", ", \"custom_m\": null, \"num_layers\": null"
     };
+    static const struct { const char *module, *name; } others[] = {
+        { "SRU", "proj_size" }, { "SRU", "attn_dropout" }, { "SRU", "num_heads" },
+        { "SRU", "attn_layer_norm" }, { "SRU", "attention_every_n_layers" },
+        { "SRU", "attention_last_n_layers" }, { "SRU", "layer_dropout" }, { "SRU", "scale_x" },
+        { "SRU", "causal" }, { "SRU", "window" },
+        { "SRUpp", "projection_size" }, { "SRUpp", "rnn_dropout" }, { "SRUpp", "use_tanh" },
+        { "SRUpp", "has_skip_term" }, { "SRUpp", "v1" }, { "SRUpp", "amp_recurrence_fp16" },
+        { "SRUpp", "custom_m" }, { "SRUpp", "transform_module" }, { "SRUpp", "layer_dropout" },
+        { "SRUpp", "scale_x" }, { "SRUpp", "causal" }, { "SRUpp", "window" }
+    };
     static const char *const sizes[] = { "input_size", "hidden_size", "num_layers",
                                          "projection_size" };
     static const char *const floats[] = { "dropout", "rnn_dropout", "highway_bias",
@@ -1006,6 +1033,11 @@ static void test_config(void)
     for (i = 0; i < sizeof bad/sizeof *bad; i++) {
         set_metadata(im, bad[i].config);
         refuse(bad[i].config, im, bad[i].a, bad[i].b, NULL);
+    }
+    for (i = 0; i < sizeof others/sizeof *others; i++) {    /* what is an argument of the other */
+        sprintf(im->metadata, "{\"module\":\"%s\",\"config\":\"{\\\"input_size\\\": 3, "
+                "\\\"hidden_size\\\": 2, \\\"%s\\\": 1}\"}", others[i].module, others[i].name);
+        refuse(others[i].name, im, others[i].name, "unknown", NULL);
     }
     for (i = 0; i < sizeof good/sizeof *good; i++) {
         sprintf(config, "{\"input_size\": 3, \"hidden_size\": 2%s}", good[i]);
