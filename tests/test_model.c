@@ -1869,6 +1869,10 @@ static void test_init(void)
         c.projection_size = 50;
         c.projection_sizes[1] = 40;
         check_init(&c, "projection");
+        c.projection_size = c.projection_sizes[1] = 1;
+        check_init(&c, "projection of 1");
+        c.projection_size = 50;
+        c.projection_sizes[1] = 40;
         c.layer_norm = c.normalize_after = c.bidirectional = 1;
         check_init(&c, "projection, layer norm after, bidirectional");
         c = base;

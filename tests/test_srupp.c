@@ -1371,6 +1371,11 @@ static void test_errors(void)
         s.ld_ring = (size_t)1 << (sizeof(size_t)*8 - 2);
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "too large"),
               "%s", error);
+        s.ring = NULL;
+        s.window = (1 << 23) + 1;
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "too large"),
+              "%s", error);
+        s.ring = ring;
         for (i = 0; i < 6; i++) {
             s.ld_ring = i ? RING : RING - 1;
             s.window = i == 1 ? 0 : 4;
