@@ -133,12 +133,12 @@ plant()
     mv $dir/more.cu $dir/faults.cu
 }
 
-# find N WHAT: the tests fail, or the stand-in ends them, in time (else 124); after the first failure
-# the program is no longer read, and ends at the next
+# find N WHAT: the tests fail, or the stand-in ends them, in time (else 124); after the first
+# failure the program is no longer read, and ends at the next
 find()
 {
-    why=$({ FAULT=$1 $timeout 300 $dir/faults --brief 2>&1; echo "ended with status $?"; } |
-          tee $dir/log.txt | grep -m 1 -E 'failed: |stand-in: |^ended with status (12[89]|1[3-9].)')
+    why=$({ FAULT=$1 $timeout 300 $dir/faults --brief 2>&1; echo "ended with $?"; } |
+          tee $dir/log.txt | grep -m 1 -E 'failed: |stand-in: |^ended with (12[89]|1[3-9].)')
     count $? "the tests do not find the fault: $2"
     [ -z "$why" ] || echo "found: $2: $(echo "$why" | cut -c 1-90)"
 }
