@@ -182,14 +182,18 @@ static inline int st_whole(st_cursor *c, size_t *value)
     return digits || st_fail(c, "expected a whole number");
 }
 
+static const struct { const char *name; size_t bytes; } st_dtypes[] = {
+    { "F64", 8 }, { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "I64", 8 }, { "I32", 4 },
+    { "I16", 2 }, { "I8", 1 }, { "U64", 8 }, { "U32", 4 }, { "U16", 2 }, { "U8", 1 },
+    { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }
+};
+enum { ST_DTYPES = sizeof st_dtypes/sizeof *st_dtypes };
+
 static inline size_t st_dtype_bytes(const char *dtype)
 {
-    static const char *const names[] = { "F32", "F64", "F16", "BF16", "U8", "I8", "BOOL", "I64",
-                                         "I32", "I16" };
-    static const size_t sizes[] = { 4, 8, 2, 2, 1, 1, 1, 8, 4, 2 };
     size_t i;
-    for (i = 0; i < sizeof sizes/sizeof *sizes; i++)
-        if (!strcmp(dtype, names[i])) return sizes[i];
+    for (i = 0; i < ST_DTYPES; i++)
+        if (!strcmp(dtype, st_dtypes[i].name)) return st_dtypes[i].bytes;
     return 0;
 }
 
