@@ -660,6 +660,7 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #define SRU__ROUND(x) __asm__("" : "+w"(x))
 #endif
 #endif
+#define SRU__ALONE __attribute__((__noinline__))
 #define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
 /* x might have changed, for all the compiler knows: what depends on it is not kept from before */
 #define SRU__ANEW(x) __asm__("" : "+r"(x))
@@ -673,6 +674,7 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #else
 #define SRU__INLINE static
 #endif
+#define SRU__ALONE
 #define SRU__PREFETCH(at) ((void)(at))
 #define SRU__ANEW(x) ((void)(x))
 #endif
@@ -6025,6 +6027,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__INLINE
 #undef SRU__UNROLL
 #undef SRU__UNROLL_4
+#undef SRU__ALONE
 #undef SRU__PREFETCH
 #undef SRU__ANEW
 #undef SRU__ROUND
@@ -6730,58 +6733,67 @@ SRU__INLINE void SRU__FN(row_floats)(const int panels, sru__vec *acc, const char
 }
 
 /* One row times panels side by side, unpacked on the way. The bits are those of unpack and
-   product: the same sums in the same order. Q8 never adds: its sums have no scale yet. */
-SRU__INLINE void SRU__FN(row_of)(const int panels, sru_type type, size_t k, const float *a,
-                                 const float *const *b, float *c, size_t plane, int add, int nr)
+   product: the same sums in the same order. Q8 never adds: its sums have no scale yet. Panels of C
+   are `apart` floats from one another. */
+SRU__INLINE void SRU__FN(row_tile)(const int panels, sru_type type, size_t k, const float *a,
+                                   const float *const *b, float *c, size_t apart, int add)
 {
     sru__vec acc[SRU__NP_ONE * SRU__VP];
     const char *from[SRU__NP_ONE];
-    const size_t apart = plane ? plane : SRU__PANEL;
-    const int others = plane ? nr : SRU__PANEL;         /* columns of panels before the last */
-    float last[SRU__PANEL] = { 0 };
     int i, j;
-    SRU__EACH(j, panels, SRU__NP_ONE) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
-    SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) acc[j] = sru__zero();
-    if (add) {
-        SRU__EACH(j, panels, SRU__NP_ONE) {
-            memcpy(last, c + (size_t)j * apart, (size_t)(j + 1 < panels ? others : nr) * 4);
-            SRU__EACH(i, SRU__VP, SRU__VP) acc[j * SRU__VP + i] = sru__load(last + i * SRU__W);
-        }
+    SRU__EACH(j, panels, SRU__NP_ONE) {
+        from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
+        SRU__EACH(i, SRU__VP, SRU__VP)
+            acc[j * SRU__VP + i] = add ? sru__load(c + (size_t)j * apart + i * SRU__W)
+                                       : sru__zero();
     }
     if (type == SRU_F32) SRU__FN(row_floats)(panels, acc, from, k, a);
     else SRU__FN(row_words)(panels, type, acc, from, k, a);
-    if (type == SRU_Q8) {
-        SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
-            acc[j] = acc[j] * SRU__Q8_UNIT * sru__load(b[j / SRU__VP]
-                                                       + (size_t)(j % SRU__VP) * SRU__W);
-    }
     SRU__EACH(j, panels, SRU__NP_ONE) {
-        const int n = j + 1 < panels ? others : nr;
-        if (n < SRU__PANEL) {
-            memcpy(last, acc + j * SRU__VP, sizeof last);
-            memcpy(c + (size_t)j * apart, last, (size_t)n * 4);
-            continue;
+        SRU__EACH(i, SRU__VP, SRU__VP) {
+            sru__vec *sum = &acc[j * SRU__VP + i];
+            if (type == SRU_Q8) *sum = *sum * SRU__Q8_UNIT * sru__load(b[j] + i * SRU__W);
+            sru__store(c + (size_t)j * apart + i * SRU__W, *sum);
         }
-        SRU__EACH(i, SRU__VP, SRU__VP)
-            sru__store(c + (size_t)j * apart + i * SRU__W, acc[j * SRU__VP + i]);
     }
+}
+
+/* The most common one, compiled alone: among the others gcc keeps its addresses in memory, and a
+   step of 128 units takes 1.04 times as long. */
+static SRU__ALONE void SRU__FN(row_full)(size_t k, const float *a, const float *const *b, float *c,
+                                         size_t apart, int add)
+{
+    SRU__FN(row_tile)(SRU__NP_ONE, SRU_F32, k, a, b, c, apart, add);
 }
 
 static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
                          float *c, size_t plane, int add, int nr)
 {
+    const size_t apart = plane ? plane : SRU__PANEL;
     while (panels > 0) {
-        const int times = (panels + SRU__NP_ONE - 1) / SRU__NP_ONE;
-        const int n = (panels + times - 1) / times;
-        const int cut = plane || n == panels ? nr : SRU__PANEL;
+        /* the last two are halves: few sums wait for one another */
+        const int n = panels >= 2 * SRU__NP_ONE ? SRU__NP_ONE
+                    : panels > SRU__NP_ONE ? (panels + 1) / 2 : panels;
+        const int part = nr < SRU__PANEL && (plane || n == panels);
+        const int runs = plane ? n : 1;                 /* of columns side by side */
+        const size_t bytes = 4 * (size_t)(nr + (plane ? 0 : (n - 1) * SRU__PANEL));
+        float t[SRU__NP_ONE * SRU__PANEL], *to = part ? t : c;
+        const size_t wide = part ? SRU__PANEL : apart;
+        int j;
+        if (add && part) memset(t, 0, sizeof t);
+        for (j = 0; j < runs && add && part; j++)
+            memcpy(t + j * SRU__PANEL, c + (size_t)j * plane, bytes);
 #define SRU__ROW(N) \
-        (type == SRU_F32 ? SRU__FN(row_of)(N, SRU_F32, k, a, b, c, plane, add, cut) \
-         : type == SRU_BF16 ? SRU__FN(row_of)(N, SRU_BF16, k, a, b, c, plane, add, cut) \
-                            : SRU__FN(row_of)(N, SRU_Q8, k, a, b, c, plane, 0, cut))
-        SRU__LINES(SRU__ROW);
+        (type == SRU_F32 ? SRU__FN(row_tile)(N, SRU_F32, k, a, b, to, wide, add) \
+         : type == SRU_BF16 ? SRU__FN(row_tile)(N, SRU_BF16, k, a, b, to, wide, add) \
+                            : SRU__FN(row_tile)(N, SRU_Q8, k, a, b, to, wide, 0))
+        if (n == SRU__NP_ONE && type == SRU_F32) SRU__FN(row_full)(k, a, b, to, wide, add);
+        else SRU__LINES(SRU__ROW);
 #undef SRU__ROW
+        for (j = 0; j < runs && part; j++)
+            memcpy(c + (size_t)j * plane, t + j * SRU__PANEL, bytes);
         b += n;
-        c += (size_t)n * (plane ? plane : SRU__PANEL);
+        c += (size_t)n * apart;
         panels -= n;
     }
 }
