@@ -4275,7 +4275,6 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
 {
     const sru_backend *op = c->op;
     const int by_table = sru__by_table(m, y, io, l);
-    const sru_io table = sru__table_io(m, io);
     const size_t rows = T * io->B;
     const float *gain = sru__weights(m, &y->slot[SRU__GAIN]);
     const float *shift = sru__weights(m, &y->slot[SRU__SHIFT]);
@@ -4286,9 +4285,11 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (!status && sru__drops_x(y, io))
         status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io, l), y->drop_x,
                              sru__id(l, SRU__DROP_X), 0, T, io->B * y->in);
-    if (!status && y->P)
+    if (!status && y->P) {
+        const sru_io table = sru__table_io(m, io);
         status = sru__project(c, m, by_table ? &table : io, y, l, t0, by_table ? table.T : T,
                               by_table ? m->embedding : k->a ? k->a : in, state, k);
+    }
     if (!status && k->mask_c)
         status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(l, SRU__DROP_C), 0, 1,
                              io->B * y->N);
