@@ -1564,7 +1564,7 @@ static void test_errors(void)
     sru_config config;
     sru_tensor t;
     sru_sizes size;
-    sru_model m;
+    sru_model m, wrong;
     sru_io io;
     net n, q8;
     call k;
@@ -1667,6 +1667,9 @@ static void test_errors(void)
     expect(sru_pack(&c, NULL, some, &n.m), SRU_EINVAL, "sru_pack: to NULL");
     expect(sru_pack(&c, &m, NULL, &n.m), SRU_EINVAL, "sru_pack: weights NULL");
     expect(sru_pack(&c, &m, some, NULL), SRU_EINVAL, "sru_pack: from NULL");
+    wrong = n.m;
+    wrong.config.num_layers = SRU_MAX_LAYERS + 1;
+    expect(sru_pack(&c, &m, some, &wrong), SRU_EINVAL, "sru_pack: a config that is not valid");
     CHECK(sru_forward(NULL, &n.m, NULL) == SRU_EINVAL, "forward: no context, no io");
     end_call(&k, 1);
     free(n.weights);
