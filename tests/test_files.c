@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <locale.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -2533,6 +2534,49 @@ static void test_written_config(void)
     release(&m);
 }
 
+/* A program may have set a locale in which numbers have a comma, or a sign of several bytes: files
+   are the same, and mean the same. */
+static void test_locales(void)
+{
+    static const char *const names[] = { "de_DE.UTF-8", "fr_FR.UTF-8", "pt_BR.UTF-8", "ru_RU.UTF-8",
+                                         "ps_AF.UTF-8" };
+    const char *path = path_of("locale.safetensors");
+    sru_config f = small_config(SRU_ARCH_SRU);
+    char error[SRU_ERROR_SIZE] = "";
+    int found[2] = { 0, 0 };
+    st_bytes plain;
+    sru_model m;
+    size_t i;
+    f.dropout = 0.1f;
+    f.rnn_dropout = 0.25f;
+    f.layer_dropout = 0.7f;
+    f.highway_bias = -1.5e-7f;
+    f.weight_c_init = 12345.678f;
+    m = initial(&f, 1);
+    CHECK(!sru_save(path, &m, NULL, NULL, 0, error), "%s", error);
+    plain = contents(path);
+    for (i = 0; i < sizeof names/sizeof *names; i++) {
+        sru_model loaded;
+        st_bytes file;
+        if (!setlocale(LC_NUMERIC, names[i])) continue;
+        found[strlen(localeconv()->decimal_point) > 1] |= *localeconv()->decimal_point != '.';
+        memset(&loaded, 0, sizeof loaded);
+        CHECK(!sru_save(path, &m, NULL, NULL, 0, error), "%s: %s", names[i], error);
+        file = contents(path);
+        CHECK(file.n == plain.n && !memcmp(file.p, plain.p, file.n), "%s: other bytes", names[i]);
+        CHECK(!sru_load_bytes(&loaded, NULL, plain.p, plain.n, NULL, error), "%s: %s", names[i],
+              error);
+        setlocale(LC_NUMERIC, "C");
+        check_config(names[i], &loaded.config, &f);
+        st_clear(&file);
+    }
+    if (!found[0]) printf("skipped: numbers with a comma: there is no locale that has them\n");
+    if (!found[1]) printf("skipped: numbers with a sign of several bytes: no such locale\n");
+    st_clear(&plain);
+    unlink(path);
+    release(&m);
+}
+
 static void test_own_tensors(void)
 {
     enum { OWN = 7, LONGEST = 80 };
@@ -3026,6 +3070,7 @@ int main(int argc, char **argv)
     test_same_results();
     test_training_goes_on();
     test_written_config();
+    test_locales();
     test_own_tensors();
     test_full_disk();
     test_pipe();
