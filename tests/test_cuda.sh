@@ -111,17 +111,17 @@ done
 
 export ASAN_OPTIONS=detect_stack_use_after_return=0     # else gcc 14's is fifty times as slow
 
-# sanitize NAME HOW: the stand-in's own code comes from the first object, and should be fast
+# sanitize NAME HOW FLAG: the stand-in's own code comes from the first object, and should be fast
 sanitize()
 {
     flags="-fsanitize=$1 -fno-sanitize-recover=all"
-    compile sru_cuda.cu san.o $flags -O1 || return
+    compile sru_cuda.cu san.o $flags $3 || return
     compile tests/test_cuda.cpp san_test.o $flags
     link sanitized $flags $dir/san.o $dir/san_test.o $dir/sru.o
     run "-fsanitize=$1" $dir/sanitized $2
 }
-sanitize address,undefined --brief
-sanitize thread --few
+sanitize address,undefined --brief -Og
+sanitize thread --few -O1
 
 # ---- with planted faults -------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ plant 10 's/tiles\[odd\]/tiles[odd \&\& FAULT != 10]/'
 plant 11 's/pinned(lanes, v/(FAULT == 11) + &/'
 plant 12 '/softmax_loss_kernel(double/,/^}/s/__syncwarp();/if (FAULT != 12) &/'
 plant 9 '/^sru_status norm/,/^}/s/if (on_device/if (FAULT == 9) TRY(copy(c, \&sum, g, 8)); &/'
-if compile $dir/faults.cu faults.o -w; then
+if compile $dir/faults.cu faults.o -w -O1; then
     link faults $dir/test_cuda.o $dir/faults.o $dir/sru.o
     export FAULT=0
     run 'no fault' $dir/faults --brief

@@ -164,24 +164,25 @@ END
 
 smoke "default, C99"            $c
 smoke "SRU_STATIC"              $c -DSRU_STATIC
-smoke "SRUDEF"                  $c -DSRUDEF="__attribute__((visibility(\"default\"))) extern"
-smoke "SRU_NO_STDIO"            $c -DSRU_NO_STDIO
 smoke "SRU_NO_BACKWARD"         $c -DSRU_NO_BACKWARD
 smoke "SRU_NO_SIMD"             $c -DSRU_NO_SIMD
-smoke "SRU_NO_DISPATCH"         $c -DSRU_NO_DISPATCH
 smoke "SRU_NO_DISPATCH, native" $c -DSRU_NO_DISPATCH -march=native
-smoke "SRU_MALLOC, SRU_ASSERT"  $c -include $dir/counted.h
-smoke "no heap"                 $c -include $dir/nothing.h
-smoke "NDEBUG"                  $c -DNDEBUG
+one="$c -DSRU_NO_DISPATCH"      # one set of kernels, where an option changes nothing in them
+smoke "SRU_NO_DISPATCH"         $one
+smoke "SRUDEF"                  $one -DSRUDEF="__attribute__((visibility(\"default\"))) extern"
+smoke "SRU_NO_STDIO"            $one -DSRU_NO_STDIO
+smoke "SRU_MALLOC, SRU_ASSERT"  $one -include $dir/counted.h
+smoke "no heap"                 $one -include $dir/nothing.h
+smoke "NDEBUG"                  $one -DNDEBUG
 smoke "as little as can be"     $c -include $dir/nothing.h -DSRU_STATIC -DSRU_NO_STDIO \
                                 -DSRU_NO_BACKWARD -DSRU_NO_SIMD
 if $CC -m64 -mfpmath=387 -x c -fsyntax-only - < /dev/null 2> $dir/log.txt; then
-    smoke "-mfpmath=387"        $c -m64 -mfpmath=387
+    smoke "-mfpmath=387"        $one -m64 -mfpmath=387
 fi
 if have "$CXX"; then
     smoke "default, C++11"      $cpp
-    smoke "SRU_STATIC, C++"     $cpp -DSRU_STATIC
-    smoke "SRU_MALLOC, C++"     $cpp -include $dir/counted.h
+    smoke "SRU_STATIC, C++"     $cpp -DSRU_NO_DISPATCH -DSRU_STATIC
+    smoke "SRU_MALLOC, C++"     $cpp -DSRU_NO_DISPATCH -include $dir/counted.h
 fi
 if have clang; then
     smoke "default, clang"      clang -std=c99
@@ -194,7 +195,7 @@ echo '#include <cblas.h>
 int main(void) { return cblas_sgemm == 0; }' > $dir/blas.c
 if $CC $dir/blas.c -o $dir/blas -lopenblas 2> $dir/log.txt; then
     libs=-lopenblas
-    smoke "SRU_USE_CBLAS"       $c -DSRU_USE_CBLAS
+    smoke "SRU_USE_CBLAS"       $one -DSRU_USE_CBLAS
     libs=
 else
     echo "skipped: SRU_USE_CBLAS, because OpenBLAS is not installed"
@@ -276,7 +277,7 @@ for compiler in "$CC -std=c99" "$cpp"; do
     check "two files that have it static" $compiler -DSRU_STATIC -DSRU_IMPLEMENTATION \
         -DSRU_NO_DISPATCH $dir/user.c tests/sru.c -o $dir/two
 done
-check "C from C++: compiles C"   $CC  -std=c99 -c tests/sru.c -o $dir/c.o
+check "C from C++: compiles C"   $CC  -std=c99 -DSRU_NO_DISPATCH -c tests/sru.c -o $dir/c.o
 if command -v ${CXX%% *} > /dev/null; then
     check "C from C++: links"    $CXX -x c++ $dir/user.c -x none $dir/c.o -o $dir/two
 fi
@@ -305,7 +306,7 @@ symbols()                       # symbols WHAT COMPILER FLAGS...
     check "$label: not in the C library: $wants" [ -z "$wants" ]
 }
 symbols "-Os"                   $CC -std=c99 $strict -Os
-symbols "-O3"                   $CC -std=c99 $strict -O3 -ffast-math -fopenmp
+symbols "-O3"                   $one $strict -O3 -ffast-math -fopenmp
 # clang tells which loops it could not unroll; a product would take five times as long
 if command -v clang > /dev/null; then
     symbols "clang -O2"         clang -std=c99 $strict -O2 -Werror=pass-failed
@@ -320,7 +321,7 @@ if $CC -Werror -Wuse-after-free=3 -x c -fsyntax-only - < /dev/null 2> $dir/log.t
 fi
 # without files and heap, only what a freestanding compiler wants too, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
-symbols "at the least"          $CC -std=c99 $strict -Wno-unused-value -O1 \
+symbols "at the least"          $one $strict -Wno-unused-value -O1 \
                                 -fno-stack-protector -U_FORTIFY_SOURCE -include $dir/nothing.h \
                                 -DSRU_NO_STDIO -DSRU_ASSERT=
 

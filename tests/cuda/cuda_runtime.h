@@ -189,11 +189,11 @@ inline void open(Barrier &b)
     b.round++;
 }
 
-/* Waits until `all` threads have arrived. */
-inline void arrive(Barrier &b, int all)
+/* Waits until `all` threads have arrived. What orders memory, too, ThreadSanitizer is told of. */
+inline void arrive(Barrier &b, int all, bool orders = true)
 {
     const unsigned round = b.round;
-    STANDIN_TSAN(__tsan_release(&b.tag[round & 1]);)
+    STANDIN_TSAN(if (orders) __tsan_release(&b.tag[round & 1]);)
     if (++b.waiting == all) {
         open(b);
     } else {
@@ -201,7 +201,8 @@ inline void arrive(Barrier &b, int all)
         thread->round = round;
         suspend();
     }
-    STANDIN_TSAN(__tsan_acquire(&b.tag[round & 1]);)
+    STANDIN_TSAN(if (orders) __tsan_acquire(&b.tag[round & 1]);)
+    (void)orders;
 }
 
 /* One block's after another: if fibers began anew each time, ThreadSanitizer's record of what has
@@ -290,7 +291,9 @@ inline void run_block(dim3 index, dim3 size, dim3 grid, const std::function<void
     block = nullptr;
 }
 
-/* What each lane of the warp gives; all of the mask must come. */
+/* What each lane of the warp gives; all of the mask must come. Of all such only __syncwarp() orders
+   memory. */
+enum { SHUFFLE, BALLOT, SYNCWARP };
 inline const uint64_t *exchange(unsigned mask, uint64_t value, int operation)
 {
     Private here;
@@ -306,7 +309,7 @@ inline const uint64_t *exchange(unsigned mask, uint64_t value, int operation)
         die("shuffle: lanes disagree about the mask or the operation");
     }
     w.value[side][lane] = value;
-    arrive(w.barrier, __builtin_popcount(mask));
+    arrive(w.barrier, __builtin_popcount(mask), operation == SYNCWARP);
     return w.value[side];
 }
 
@@ -440,7 +443,7 @@ template <class T> T __shfl_xor_sync(unsigned mask, T value, unsigned lanes)
 {
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof value);
-    const uint64_t *all = standin::exchange(mask, bits, 1);
+    const uint64_t *all = standin::exchange(mask, bits, standin::SHUFFLE);
     standin::Private here;
     memcpy(&value, &all[(standin::thread->number%32) ^ lanes], sizeof value);
     return value;
@@ -448,7 +451,7 @@ template <class T> T __shfl_xor_sync(unsigned mask, T value, unsigned lanes)
 
 inline unsigned __ballot_sync(unsigned mask, bool vote)
 {
-    const uint64_t *all = standin::exchange(mask, vote, 2);
+    const uint64_t *all = standin::exchange(mask, vote, standin::BALLOT);
     standin::Private here;
     unsigned votes = 0;
     for (unsigned lane = 0; lane < 32; lane++)
@@ -456,7 +459,7 @@ inline unsigned __ballot_sync(unsigned mask, bool vote)
     return votes;
 }
 
-inline void __syncwarp() { standin::exchange(~0u, 0, 3); }
+inline void __syncwarp() { standin::exchange(~0u, 0, standin::SYNCWARP); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 
 /* ---- the runtime ----------------------------------------------------------------------------- */
