@@ -26,6 +26,13 @@
 #include <direct.h>
 #endif
 
+/* The numbers of threads that are tried go up to this; without OpenMP all do the same. */
+#ifdef _OPENMP
+enum { TEST_THREADS = 3 };
+#else
+enum { TEST_THREADS = 2 };
+#endif
+
 static long     test_passed, test_failed;
 static uint64_t test_random_state = 1;
 

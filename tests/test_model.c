@@ -529,7 +529,7 @@ static void test_gradients(void)
             other = same_call(&k);
             train(&n, &other, 1, what);
             compare(&n, &other, &o, what, names[j]);
-            for (threads = 2; threads <= 3; threads++) {
+            for (threads = 2; threads <= TEST_THREADS; threads++) {
                 call again = same_call(&k);
                 train(&n, &again, threads, what);
                 CHECK(alike(again.io.h, other.io.h, k.hs) && alike(again.io.dx, other.io.dx, k.xs)
@@ -958,7 +958,7 @@ static void test_bits_of(const sru_config *config, const char *what, size_t T, s
             CHECK(e < 0.05 && (e > 1e-6 || config->input_size == 1),
                   "%s: differs from PLAIN by %g", name, e);
         }
-        for (threads = 2; threads <= 3; threads++) {
+        for (threads = 2; threads <= TEST_THREADS; threads++) {
             other = same_call(&start);
             run(&n, &other.io, threads, name);
             CHECK(alike(other.io.h, whole.io.h, whole.hs)
@@ -966,7 +966,7 @@ static void test_bits_of(const sru_config *config, const char *what, size_t T, s
                   "%s: other bits with %d threads", name, threads);
             end_call(&other, 0);
         }
-        for (threads = 1; threads <= 3 && in_place(&n); threads++) {
+        for (threads = 1; threads <= TEST_THREADS && in_place(&n); threads++) {
             other = same_call(&start);
             memcpy(other.io.h, start.io.x, other.hs*sizeof(float));
             other.io.x = other.io.h;
@@ -1197,7 +1197,7 @@ static void test_dropout(void)
         k.io.dropout_mask = k.io.rnn_dropout_mask = k.io.layer_dropout_mask = NULL;
         one = same_call(&k);
         train(&n, &one, 1, "dropout");
-        for (threads = 1; threads <= 3; threads++) {
+        for (threads = 1; threads <= TEST_THREADS; threads++) {
             other = same_call(&k);
             train(&n, &other, threads, "dropout");
             CHECK(alike(other.io.h, one.io.h, k.hs) && alike(other.io.dx, one.io.dx, k.xs)

@@ -338,13 +338,31 @@ static void test_oracle(void)
 
 static const char *type_names[] = {"PLAIN", "F32", "BF16", "Q8"};
 
+/* Weights (n,k). So that reading packed ones back takes less time than all other tests together, of
+   long rows only some differ: each is as that DISTINCT rows before. */
+enum { DISTINCT = 37 };
+
+static size_t rows_that_differ(size_t n, size_t k)
+{
+    return k > 500 && n > DISTINCT ? (size_t)DISTINCT : n;
+}
+
+static float *weights(size_t n, size_t k)
+{
+    float *w = randoms(n*k);
+    size_t i;
+    for (i = rows_that_differ(n, k)*k; i < n*k; i++) w[i] = w[i - DISTINCT*k];
+    return w;
+}
+
 /* w (n,k) packed; NULL if the type is not offered. The oracle gets the weights that the packed ones
    stand for, real (n,k), read by multiplying with 1. Each must be as near to w as its type is. */
-static void *packed(sru_type type, const float *w, double *real, size_t n, size_t k)
+static char *packed(sru_type type, const float *w, double *real, size_t n, size_t k)
 {
     sru_context c = context(1);
+    const size_t differ = rows_that_differ(n, k);
     size_t bytes = op->pack(&c, NULL, type, NULL, n, k), i, j;
-    char *to;
+    char *to, *some;
     float *one, *y;
     if (!bytes && n && k) return NULL;
     to = (char *)zeros((bytes + 3)/4);
@@ -352,18 +370,20 @@ static void *packed(sru_type type, const float *w, double *real, size_t n, size_
     CHECK(op->pack(&c, to, type, w, n, k) == bytes, "%s (%lu,%lu): two sizes", type_names[type],
           (unsigned long)n, (unsigned long)k);
     if (!real) return to;
+    some = differ < n ? packed(type, w, NULL, differ, k) : to;
     one = zeros(k*k);
-    y = junk(k*n);
+    y = junk(k*differ);
     for (i = 0; i < k; i++) one[i*k + i] = 1;
-    CHECK(op->linear_forward(&c, y, one, to, type, NULL, k, n, k) == SRU_OK, "%s", message);
+    CHECK(op->linear_forward(&c, y, one, some, type, NULL, k, differ, k) == SRU_OK, "%s", message);
     for (i = 0; i < n; i++) {
         double max = 0, worst = 0;
         for (j = 0; j < k; j++) {
-            double error = fabs((double)y[j*n + i] - (double)w[i*k + j]);
-            real[i*k + j] = (double)y[j*n + i];
+            const float *v = &y[j*differ + i%differ];
+            double error = fabs((double)*v - (double)w[i*k + j]);
+            real[i*k + j] = (double)*v;
             if (type == SRU_BF16 && w[i*k + j] != 0) error /= fabs((double)w[i*k + j]);
             if (fabs((double)w[i*k + j]) > max) max = fabs((double)w[i*k + j]);
-            if (!test_finite(&y[j*n + i])) error = 1e300;
+            if (!test_finite(v)) error = 1e300;
             if (error > worst) worst = error;
         }
         /* bfloat16 has 8 bits: half of the last is at most 2^-8 of it. int8 has 254 steps from -max
@@ -459,7 +479,7 @@ static const size_t linear_shapes[][3] = {      /* rows, n, k */
 
 static void test_linear_shape(size_t rows, size_t n, size_t k)
 {
-    float *x = randoms(rows*k), *w = randoms(n*k), *b = randoms(n), *dy = randoms(rows*n);
+    float *x = randoms(rows*k), *w = weights(n, k), *b = randoms(n), *dy = randoms(rows*n);
     float *y = junk(rows*n), *y0 = junk(rows*n), *y1 = junk(rows*n);
     double *X = wide(x, rows*k), *W = wide(w, n*k), *DY = wide(dy, rows*n);
     double *Y = reals(rows*n), *size = reals(rows*n);
@@ -480,7 +500,7 @@ static void test_linear_shape(size_t rows, size_t n, size_t k)
     naive_linear_forward(Y, X, W, NULL, rows, n, k);
     CHECK(roundings(y0, Y, size, rows*n) <= (double)k + 1, "%s: off by %g roundings without b",
           what, roundings(y0, Y, size, rows*n));
-    for (threads = 2; threads <= 3; threads++) {
+    for (threads = 2; threads <= TEST_THREADS; threads++) {
         c.threads = threads;
         memset(y1, 0xff, rows*n*sizeof *y1);
         op->linear_forward(&c, y1, x, w, SRU_PLAIN, b, rows, n, k);
@@ -544,7 +564,7 @@ static void test_linear_shape(size_t rows, size_t n, size_t k)
               roundings(dw, DW, sw, n*k));
         CHECK(roundings(db, DB, sb, n) <= (double)rows + 2, "%s: db off by %g roundings", what,
               roundings(db, DB, sb, n));
-        for (threads = 2; threads <= 3; threads++) {
+        for (threads = 2; threads <= TEST_THREADS; threads++) {
             dx1 = copy(dx0, rows*k), dw1 = copy(dw0, n*k), db1 = copy(db0, n);
             c.threads = threads;
             op->linear_backward(&c, dx1, dw1, db1, dy, x, w, beta, rows, n, k);
@@ -835,7 +855,7 @@ static void test_scan_bits(const sru_scan *s, const char *what, const char *form
     size_t rows = rows_of(s), N = s->N, T = s->T, B = s->B, i, b, t;
     sru_scan q;
     int threads;
-    for (threads = 2; threads <= 3; threads++) {
+    for (threads = 2; threads <= TEST_THREADS; threads++) {
         q = *s;
         fresh(&q, threads == 2);
         run_scan(&q, threads, what);
@@ -1093,7 +1113,7 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
 {
     pair p = new_pair(T, B, N, I, flags);
     size_t rows = T*B, KN = (size_t)p.s.K*N, i;
-    float *w = randoms(KN*I);
+    float *w = weights(KN, I);
     double *R = reals(KN*I);
     sru_scan whole, q;
     int type;
@@ -1491,7 +1511,7 @@ static void test_layernorm_shape(size_t rows, size_t n)
         CHECK(test_error_double(stats, S, rows*2) <= tol, "layer norm (%lu,%lu): stats are off by "
               "%g", R, M, test_error_double(stats, S, rows*2));
     }
-    for (threads = 1; threads <= 3; threads++) {
+    for (threads = 1; threads <= TEST_THREADS; threads++) {
         c.threads = threads;
         z = copy(x, rows*n);
         stats1 = junk(rows*2);
@@ -1520,7 +1540,7 @@ static void test_layernorm_shape(size_t rows, size_t n)
               && distance(db, DB, n) <= 5*tol,
               "layer norm (%lu,%lu) beta %g: gradients are off by %g %g %g", R, M, (double)beta,
               distance(dx, DX, rows*n), distance(dg, DG, n), distance(db, DB, n));
-        for (threads = 2; threads <= 3; threads++) {
+        for (threads = 2; threads <= TEST_THREADS; threads++) {
             float *dx1 = copy(dx0, rows*n), *dg1 = copy(dg0, n), *db1 = copy(db0, n);
             c.threads = threads;
             op->layernorm_backward(&c, dx1, dg1, db1, dy, x, gain, stats, beta, rows, n);
@@ -1618,7 +1638,7 @@ static void test_embedding_shape(size_t rows, size_t n, size_t size)
     CHECK(op->embedding_backward(&c, d, dy, tokens, rows, n, size) == SRU_OK, "%s", message);
     CHECK(roundings(d, D, terms, size*n) <= (double)rows + 1, "embedding (%lu,%lu) of %lu: "
           "gradient is off by %g roundings", R, M, V, roundings(d, D, terms, size*n));
-    for (threads = 2; threads <= 3; threads++) {
+    for (threads = 2; threads <= TEST_THREADS; threads++) {
         c.threads = threads;
         d1 = copy(d0, size*n);
         z = junk(rows*n);
@@ -1668,7 +1688,7 @@ static void test_softmax_shape(size_t rows, size_t n, double range)
     other = -1;
     op->softmax_loss(&c, &other, NULL, y, targets, scale, rows, n);
     CHECK(same(&other, &loss, sizeof loss), "softmax (%lu,%lu): other bits without dy", R, M);
-    for (threads = 1; threads <= 3; threads++) {
+    for (threads = 1; threads <= TEST_THREADS; threads++) {
         c.threads = threads;
         z = copy(y, rows*n);
         other = -1;
@@ -1783,7 +1803,7 @@ static void test_norm(void)
             result = (float)norm;
             CHECK(test_finite(&result) && fabs(norm - want) <= 1e-6*want,
                   "norm of %lu numbers is %.9g, not %.9g", (unsigned long)ns[i], norm, want);
-            for (threads = 2; threads <= 3; threads++) {
+            for (threads = 2; threads <= TEST_THREADS; threads++) {
                 c.threads = threads;
                 other = -1;
                 op->norm(&c, &other, g, ns[i]);
