@@ -6433,7 +6433,8 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
     const float *bp[SRU__NP_ONE], *quad[QUADS];
     size_t first[QUADS], at[4];
-    /* rows of C that are fetched meanwhile; where they are near, they are in the cache */
+    /* rows of C that are fetched meanwhile, by the ends of panels, for where lines begin elsewhere
+       the panels before brought the first; where rows are near, they are in the cache */
     const size_t fetched = SRU__W == 16 && rows > 1 && ldc > 16 * SRU__PANEL ? (unsigned)rows : 0;
     const size_t stride = ahead ? SRU__STRIDE / quarters : fetched ? SRU__STRIDE : k;
     size_t p, end, line = 0;
@@ -6460,7 +6461,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
             SRU__PREFETCH(ahead + (unsigned)i);
         for (; line * k < end * fetched; line++) {
             SRU__EACH(j, panels, SRU__NP_ONE)
-                SRU__PREFETCH((uintptr_t)c + 4 * ((fetched + line) * ldc + (size_t)j * plane));
+                SRU__PREFETCH((uintptr_t)c + 4 * ((fetched + line) * ldc + (size_t)j * plane) + 63);
         }
         SRU__UNROLL_4               /* or counting takes up to a tenth of the time */
         for (; p < end; p++) {
