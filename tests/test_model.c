@@ -1847,6 +1847,47 @@ static void check_init(const sru_config *config, const char *what)
     free(again);
 }
 
+/* The first and the last weight of tensors that seed 7 gives: who trains again with a later version
+   begins where he began. */
+static void test_seed(void)
+{
+    static const struct { const char *name; float first, last; int arch; } known[] = {
+        { "rnn_lst.0.weight",   -0.234973669f, -0.593421519f, SRU_ARCH_SRU },
+        { "rnn_lst.0.weight_c",  0.301656246f,  0.851347387f, SRU_ARCH_SRU },
+        { "rnn_lst.1.weight",    0.627903402f,  0.238665029f, SRU_ARCH_SRU },
+        { "rnn_lst.1.weight_c",  1.16912985f,  -0.163021609f, SRU_ARCH_SRU },
+        { "rnn_lst.0.transform_module.linear1.weight",  0.28271687f,  -0.520093679f,
+          SRU_ARCH_SRUPP },
+        { "rnn_lst.1.transform_module.linear3.weight",  0.455529034f, -0.285336703f,
+          SRU_ARCH_SRUPP },
+        { "rnn_lst.1.weight_c",  0.954590559f, -0.133106589f, SRU_ARCH_SRUPP }
+    };
+    float w[400];
+    size_t k;
+    for (k = 0; k < COUNT(known); k++) {
+        sru_model m;
+        sru_sizes n;
+        sru_tensor t;
+        int i = 0;
+        memset(&m, 0, sizeof m);
+        m.config.input_size = 7;
+        m.config.hidden_size = 5;
+        m.config.arch = (sru_arch)known[k].arch;
+        m.config.projection_size = known[k].arch == SRU_ARCH_SRUPP ? 4 : 0;
+        m.weights = w;
+        CHECK(sru_size(&n, NULL, &m, 1, 1) == SRU_OK && n.weights <= sizeof w, "%s", message);
+        CHECK(sru_init(w, &m.config, 7) == SRU_OK, "sru_init failed");
+        while (sru_get_tensor(&t, &m, i) && strcmp(t.name, known[k].name)) i++;
+        if (!CHECK(t.data && !strcmp(t.name, known[k].name), "no %s", known[k].name)) continue;
+        {
+            const size_t count = t.shape[0]*(t.shape[1] ? t.shape[1] : 1);
+            const float first = t.data[0], last = t.data[count - 1];
+            CHECK(fabsf(first - known[k].first) < 1e-6f && fabsf(last - known[k].last) < 1e-6f,
+                  "%s: seed 7 gives %.9g ... %.9g", t.name, (double)first, (double)last);
+        }
+    }
+}
+
 static void test_init(void)
 {
     sru_config base, c;
@@ -2003,6 +2044,7 @@ int main(int argc, char **argv)
     test_oracle();
     test_tensors();
     test_init();
+    test_seed();
     test_errors();
     test_each_isa(kernels, test_kernels);
     return test_end();
