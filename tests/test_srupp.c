@@ -876,7 +876,8 @@ static void test_streaming(void)
                     j++;
                 }
                 alone = j;
-                for (threads = 1; threads <= TEST_THREADS + 1; threads++) {   /* several for a head */
+                for (threads = 1; threads <= TEST_THREADS + 1; threads++) {
+                    /* several for one head, too */
                     stream(&m, x1, h1, alone, 1, n.state, threads == 3 ? 1 : alone, alone, NULL,
                            threads);
                     for (t = j = 0; t < T; t++) {
