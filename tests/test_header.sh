@@ -177,7 +177,7 @@ smoke "NDEBUG"                  $one -DNDEBUG
 smoke "as little as can be"     $c -include $dir/nothing.h -DSRU_STATIC -DSRU_NO_STDIO \
                                 -DSRU_NO_BACKWARD -DSRU_NO_SIMD
 if $CC -m64 -mfpmath=387 -x c -fsyntax-only - < /dev/null 2> $dir/log.txt; then
-    smoke "-mfpmath=387"        $one -m64 -mfpmath=387
+    smoke "-mfpmath=387"        $c -m64 -mfpmath=387
 fi
 if have "$CXX"; then
     smoke "default, C++11"      $cpp
@@ -306,7 +306,7 @@ symbols()                       # symbols WHAT COMPILER FLAGS...
     check "$label: not in the C library: $wants" [ -z "$wants" ]
 }
 symbols "-Os"                   $CC -std=c99 $strict -Os
-symbols "-O3"                   $one $strict -O3 -ffast-math -fopenmp
+symbols "-O3"                   $c $strict -O3 -ffast-math -fopenmp
 # clang tells which loops it could not unroll; a product would take five times as long
 if command -v clang > /dev/null; then
     symbols "clang -O2"         clang -std=c99 $strict -O2 -Werror=pass-failed
@@ -321,7 +321,7 @@ if $CC -Werror -Wuse-after-free=3 -x c -fsyntax-only - < /dev/null 2> $dir/log.t
 fi
 # without files and heap, only what a freestanding compiler wants too, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
-symbols "at the least"          $one $strict -Wno-unused-value -O1 \
+symbols "at the least"          $c $strict -Wno-unused-value -O1 \
                                 -fno-stack-protector -U_FORTIFY_SOURCE -include $dir/nothing.h \
                                 -DSRU_NO_STDIO -DSRU_ASSERT=
 

@@ -339,8 +339,8 @@ static void test_oracle(void)
 static const char *type_names[] = {"PLAIN", "F32", "BF16", "Q8"};
 
 /* Weights (n,k). So that reading packed ones back takes less time than all other tests together, of
-   long rows only some differ: each is as that DISTINCT rows before. */
-enum { DISTINCT = 37 };
+   long rows only those of the first panels differ: the others are as DISTINCT rows before. */
+enum { PANEL = 16, DISTINCT = 7*PANEL };
 
 static size_t rows_that_differ(size_t n, size_t k)
 {
@@ -360,25 +360,33 @@ static float *weights(size_t n, size_t k)
 static char *packed(sru_type type, const float *w, double *real, size_t n, size_t k)
 {
     sru_context c = context(1);
-    const size_t differ = rows_that_differ(n, k);
+    const size_t differ = rows_that_differ(n, k), panels = (n + PANEL - 1)/PANEL;
+    const size_t last = differ < n ? (panels - 1)*PANEL : n;    /* of a panel of its own */
     size_t bytes = op->pack(&c, NULL, type, NULL, n, k), i, j;
-    char *to, *some;
-    float *one, *y;
+    const size_t panel = panels ? bytes/panels : 0;
+    char *to;
+    float *one, *y, *end;
     if (!bytes && n && k) return NULL;
     to = (char *)zeros((bytes + 3)/4);
     memset(to, 0xff, bytes);
     CHECK(op->pack(&c, to, type, w, n, k) == bytes, "%s (%lu,%lu): two sizes", type_names[type],
           (unsigned long)n, (unsigned long)k);
     if (!real) return to;
-    some = differ < n ? packed(type, w, NULL, differ, k) : to;
     one = zeros(k*k);
     y = junk(k*differ);
+    end = junk(k*(n - last));
     for (i = 0; i < k; i++) one[i*k + i] = 1;
-    CHECK(op->linear_forward(&c, y, one, some, type, NULL, k, differ, k) == SRU_OK, "%s", message);
+    CHECK(op->linear_forward(&c, y, one, to, type, NULL, k, differ, k) == SRU_OK, "%s", message);
+    CHECK(op->linear_forward(&c, end, one, to + last/PANEL*panel, type, NULL, k, n - last, k)
+          == SRU_OK, "%s", message);
+    for (i = differ; i < last; i += PANEL)
+        CHECK(same(to + i/PANEL*panel, to + (i - DISTINCT)/PANEL*panel, panel),
+              "%s (%lu,%lu): a panel of the same rows has other bytes", type_names[type],
+              (unsigned long)n, (unsigned long)k);
     for (i = 0; i < n; i++) {
         double max = 0, worst = 0;
         for (j = 0; j < k; j++) {
-            const float *v = &y[j*differ + i%differ];
+            const float *v = i < last ? &y[j*differ + i%differ] : &end[j*(n - last) + i - last];
             double error = fabs((double)*v - (double)w[i*k + j]);
             real[i*k + j] = (double)*v;
             if (type == SRU_BF16 && w[i*k + j] != 0) error /= fabs((double)w[i*k + j]);
