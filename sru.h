@@ -341,10 +341,10 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
    a device, as a new file. So no two calls may save to one path at a time; and where others may
    write, a link path.sru_save of theirs would be followed. Names are UTF-8. Those of your own
    tensors must not begin with the prefix: what stands behind it and is not the network's would be
-   refused when it is loaded. What the reference has no arguments for stands beside config in the
-   metadata, for sru_load() alone: scale_x, layer_dropout, causal, window; of SRU++ also use_tanh,
-   no_skip_term, v1, rnn_dropout. A network of different projection_sizes loads there only as SRU
-   of 3.0-dev. */
+   refused when it is loaded; nor contain "rnn_lst.", where sru_load() would see another network.
+   What the reference has no arguments for stands beside config in the metadata, for sru_load()
+   alone: scale_x, layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1,
+   rnn_dropout. A network of different projection_sizes loads there only as SRU of 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
                            const sru_tensor *own, int n, char *error);
@@ -4814,7 +4814,7 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
    allocates nothing. */
 
 typedef struct sru__file {
-    const char *header;
+    const char *header, *metadata;  /* metadata: where their object begins; NULL: there are none */
     size_t header_size;
     const unsigned char *data;
     size_t data_size;
@@ -4822,7 +4822,7 @@ typedef struct sru__file {
 } sru__file;
 
 enum {
-    SRU__RANK = 8, SRU__NAME = 128, SRU__TEXT = 2048,
+    SRU__RANK = 8, SRU__NAME = 128, SRU__TEXT = 2049,
     SRU__PREFIX = 80,               /* behind it, names have up to 45 characters */
     SRU__HEADER = 100000000         /* the format's own limit */
 };
@@ -4841,18 +4841,13 @@ typedef struct sru__json {
     const char *start, *p, *end;
     char *error;
     const char *what;               /* is at fault, for the sentence */
-    int bad, metadata;              /* a fault was found; the metadata have been seen */
-    int cut;                        /* the last string was longer than its room */
+    int bad;                        /* a fault was found */
+    const char *metadata;           /* where their object begins; NULL: it has not been seen */
 } sru__json;
 
 static sru__json sru__json_of(const char *text, size_t size, const char *what, char *error)
 {
-    sru__json j;
-    j.start = j.p = text;
-    j.end = text + size;
-    j.error = error;
-    j.what = what;
-    j.bad = j.metadata = j.cut = 0;
+    const sru__json j = { text, text, text + size, error, what, 0, NULL };
     return j;
 }
 
@@ -4905,7 +4900,6 @@ static int sru__string(sru__json *j, char *text, size_t size)
 {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     size_t n = 0, i;
-    j->cut = 0;
     if (!sru__accept(j, '"')) return sru__expected(j, "a string");
     while (j->p < j->end && *j->p != '"') {
         uint32_t code = (unsigned char)*j->p++, low;
@@ -4938,10 +4932,18 @@ static int sru__string(sru__json *j, char *text, size_t size)
         }
         for (i = 0; i < count; i++)     /* not whole characters: what is cut fills its room */
             if (n + 1 < size) text[n++] = bytes[i];
-            else j->cut = 1;
     }
     text[n] = 0;
     return sru__accept(j, '"') || sru__expected(j, "the end of a string");
+}
+
+/* Key n of an object, counted from 0, after the value of the one before; 0: the object ends. */
+static int sru__member(sru__json *j, int n, char *key, size_t size)
+{
+    if (n ? sru__accept(j, ',') : sru__expect(j, '{') && !sru__accept(j, '}'))
+        return sru__string(j, key, size) && sru__expect(j, ':');
+    if (n) sru__expect(j, '}');
+    return 0;
 }
 
 /* A whole number without sign that fits a size_t. */
@@ -5029,53 +5031,36 @@ static int sru__word(sru__json *j, const char *word)
 
 /* ---- the container --------------------------------------------------------------------------- */
 
-/* The metadata are passed over, unless one of their keys is wanted: its value goes to text. */
+/* The metadata are passed over, but the value of a key that is wanted goes to text. */
 static int sru__read_metadata(sru__json *j, const char *wanted, char *text)
 {
     char key[SRU__NAME + 1], rest[2];
-    if (j->metadata++) return sru__expected(j, "no second __metadata__");
-    if (!sru__expect(j, '{')) return 0;
-    if (sru__accept(j, '}')) return 1;
-    do {
-        if (!sru__string(j, key, sizeof key) || !sru__expect(j, ':')) return 0;
-        if (!wanted || strcmp(key, wanted)) {
-            if (!sru__string(j, rest, sizeof rest)) return 0;
-        } else if (!sru__string(j, text, SRU__TEXT)) {
-            return 0;
-        } else if (j->cut) {
-            sru__say(j->error, "the metadata's %s is longer than %u bytes", wanted,
-                     (size_t)SRU__TEXT - 1);
-            j->bad = 1;
-            return 0;
-        }
-    } while (sru__accept(j, ','));
-    return sru__expect(j, '}');
+    int n = 0;
+    while (sru__member(j, n++, key, sizeof key)) {
+        const int found = wanted && !strcmp(key, wanted);
+        sru__string(j, found ? text : rest, found ? (size_t)SRU__TEXT : sizeof rest);
+    }
+    return !j->bad;
 }
 
 /* 1 and the next tensor of the header; 0 at its end or, with j->bad, at a fault. */
-static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const char *wanted,
-                     char *text)
+static int sru__next(sru__json *j, const sru__file *file, sru__entry *e)
 {
     char key[SRU__NAME + 1];
     size_t offsets[2], count, i;
-    int seen;
-    if (j->bad) return 0;
+    int n, seen = 0;
     for (;;) {
-        const int first = j->p == j->start;
-        if (first ? !sru__expect(j, '{') || sru__accept(j, '}') : !sru__accept(j, ',')) {
-            if (!first) sru__expect(j, '}');
-            if (!j->bad && sru__peek(j) != -1) sru__expected(j, "the end of the header");
+        if (!sru__member(j, j->p != j->start, e->name, sizeof e->name)) {
+            if (sru__peek(j) != -1) sru__expected(j, "the end of the header");
             return 0;
         }
-        if (!sru__string(j, e->name, sizeof e->name) || !sru__expect(j, ':')) return 0;
         if (strcmp(e->name, "__metadata__")) break;
-        if (!sru__read_metadata(j, wanted, text)) return 0;
+        if (j->metadata) return sru__expected(j, "no second __metadata__");
+        j->metadata = j->p;
+        sru__read_metadata(j, NULL, NULL);
     }
     if (!e->name[0]) return sru__expected(j, "a tensor's name");
-    if (!sru__expect(j, '{')) return 0;
-    for (seen = 0; seen != 7;) {
-        if (seen && !sru__expect(j, ',')) return 0;
-        if (!sru__string(j, key, sizeof key) || !sru__expect(j, ':')) return 0;
+    for (n = 0; seen != 7 && sru__member(j, n, key, sizeof key); n++) {
         if (!strcmp(key, "dtype") && !(seen & 1)) {
             seen |= 1;
             if (!sru__string(j, e->type, sizeof e->type)) return 0;
@@ -5089,9 +5074,10 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e, const c
             if (!sru__list(j, offsets, 2, &count, &i)) return 0;
             if (count != 2) return sru__expected(j, "two data_offsets");
         } else {
-            return sru__expected(j, "dtype, shape and data_offsets, each once");
+            break;
         }
     }
+    if (seen != 7) return sru__expected(j, "dtype, shape and data_offsets, each once");
     if (!sru__expect(j, '}')) return 0;
     e->begin = offsets[0];
     e->end = offsets[1];
@@ -5142,9 +5128,10 @@ static sru_status sru__open(sru__file *file, const void *bytes, size_t size, cha
     file->header_size = (size_t)n;
     file->data = p + 8 + file->header_size;
     file->data_size = size - 8 - file->header_size;
-    for (j = sru__header(file); sru__next(&j, file, &e, NULL, NULL); total += e.end - e.begin)
+    for (j = sru__header(file); sru__next(&j, file, &e); total += e.end - e.begin)
         places += sru__mix(e.end) - sru__mix(e.begin);
     if (j.bad) return SRU_EFILE;
+    file->metadata = j.metadata;
     if (total != file->data_size)
         return sru__say(error, "the tensors take up %u bytes, but the file has %u bytes of data",
                         total, file->data_size), SRU_EFILE;
@@ -5157,10 +5144,13 @@ static sru_status sru__open(sru__file *file, const void *bytes, size_t size, cha
 static sru_status sru__metadata(const sru__file *file, const char *key, char text[SRU__TEXT])
 {
     sru__json j = sru__header(file);
-    sru__entry e;
     text[0] = 0;
-    while (!j.metadata && sru__next(&j, file, &e, key, text)) { }
-    return j.bad ? SRU_EFILE : SRU_OK;
+    j.p = file->metadata;
+    if (j.p && !sru__read_metadata(&j, key, text)) return SRU_EFILE;
+    if (strlen(text) == SRU__TEXT - 1)
+        return sru__say(file->error, "the metadata's %s has %u bytes or more", key,
+                        (size_t)SRU__TEXT - 1), SRU_EFILE;
+    return SRU_OK;
 }
 
 static sru_status sru__twice(const sru__file *file, const char *name)
@@ -5198,16 +5188,10 @@ static sru_status sru__check_entry(const sru__file *file, const sru__entry *e, c
 static sru__source sru__source_of(const sru__file *file, const sru__entry *e, size_t rows,
                                   size_t cols, size_t interleave, int transpose)
 {
-    const float one = 1;
-    sru__source s;
-    s.bytes = file->data + e->begin;
-    s.dtype = e->dtype;
-    if (!s.dtype && sru__decode((const unsigned char *)&one, 0) == one)
-        s.dtype = SRU__NATIVE;          /* floats of the file are those of the machine */
-    s.rows = rows;
-    s.cols = cols;
-    s.interleave = interleave;
-    s.transpose = transpose;
+    const float one = 1;                /* whether floats of the file are those of the machine */
+    const int native = !e->dtype && sru__decode((const unsigned char *)&one, 0) == one;
+    const sru__source s = { file->data + e->begin, native ? SRU__NATIVE : e->dtype, rows, cols,
+                            interleave, transpose };
     return s;
 }
 
@@ -5247,10 +5231,11 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
     sru_status status;
     size_t rows;
     int found = 0;
-    if (!t) return sru__say(error, "the tensor is NULL"), SRU_EINVAL;
+    if (!t || !memchr(t->name, 0, sizeof t->name))
+        return sru__say(error, "the tensor is NULL, or its name has no end"), SRU_EINVAL;
     status = sru__open(&file, bytes, size, error);
     if (status) return status;
-    for (j = sru__header(&file); sru__next(&j, &file, &other, NULL, NULL);) {
+    for (j = sru__header(&file); sru__next(&j, &file, &other);) {
         if (strcmp(other.name, t->name)) continue;
         if (found++) return sru__twice(&file, t->name);
         e = other;
@@ -5382,6 +5367,7 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
     char text[SRU__TEXT], name[SRU__NAME], what[SRU_ERROR_SIZE];
     sru__json j;
     size_t i;
+    int n;
     sru__clear(f, sizeof *f);
     if (sru__metadata(file, "module", text)) return SRU_EFILE;
     if (!text[0])
@@ -5409,21 +5395,17 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
         return sru__say(file->error, "the file's metadata has no config"), SRU_EFILE;
     j = sru__json_of(text, strlen(text), "the metadata's config is not as json.dumps() writes it",
                      file->error);
-    if (sru__expect(&j, '{') && !sru__accept(&j, '}')) {
-        do {
-            if (!sru__string(&j, name, sizeof name) || !sru__expect(&j, ':')) return SRU_EFILE;
-            for (i = 0; i < SRU__FIELDS && strcmp(name, sru__fields[i].name); i++) { }
-            if (i == SRU__FIELDS || !sru__in_config(f, i))
-                return sru__say(file->error, "the config has the argument '%s', which is unknown",
-                                name), SRU_EFILE;
-            sru__say(what, "the config's %s is not understood", name);
-            j.what = what;
-            if (!sru__read_field(&j, f, i)) return SRU_EFILE;
-            j.what = "the metadata's config is not as json.dumps() writes it";
-        } while (sru__accept(&j, ','));
-        sru__expect(&j, '}');
+    for (n = 0; sru__member(&j, n, name, sizeof name); n++) {
+        for (i = 0; i < SRU__FIELDS && strcmp(name, sru__fields[i].name); i++) { }
+        if (i == SRU__FIELDS || !sru__in_config(f, i))
+            return sru__say(file->error, "the config has the argument '%s', which is unknown",
+                            name), SRU_EFILE;
+        sru__say(what, "the config's %s is not understood", name);
+        j.what = what;
+        if (!sru__read_field(&j, f, i)) return SRU_EFILE;
+        j.what = "the metadata's config is not as json.dumps() writes it";
     }
-    if (!j.bad && sru__peek(&j) != -1) sru__expected(&j, "its end");
+    if (sru__peek(&j) != -1) sru__expected(&j, "its end");
     f->num_layers = sru__layers(f);
     return j.bad ? SRU_EFILE : SRU_OK;
 }
@@ -5452,7 +5434,7 @@ static sru_status sru__find_prefix(const sru__file *file, char prefix[SRU__NAME]
     sru__entry e;
     int found = 0;
     prefix[0] = 0;
-    while (sru__next(&j, file, &e, NULL, NULL)) {
+    while (sru__next(&j, file, &e)) {
         char *at, *network = NULL;      /* the last: a prefix may have "rnn_lst." in it */
         for (at = e.name; (at = strstr(at, "rnn_lst.")) != NULL; at++)
             if (at == e.name || at[-1] == '.') network = at;
@@ -5542,7 +5524,7 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
         sru__entry e;
         if (pass == 2 && type != SRU_PLAIN)     /* between tensors too: the same bytes each time */
             memset(weights, 0, sru__weight_bytes(f, type));
-        while (sru__next(&j, file, &e, NULL, NULL)) {
+        while (sru__next(&j, file, &e)) {
             sru_status status = SRU_OK;
             int found = 0;
             if (strncmp(e.name, prefix, n)) continue;
@@ -5612,7 +5594,7 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
                         (size_t)SRU__PREFIX), SRU_EFILE;
     sru__tensor_name(name, prefix, 0, "transform_module.");
     if (f.arch != SRU_ARCH_SRUPP) f.arch = SRU_ARCH_SRU;
-    for (j = sru__header(&file); f.arch == SRU_ARCH_SRU && sru__next(&j, &file, &e, NULL, NULL);)
+    for (j = sru__header(&file); f.arch == SRU_ARCH_SRU && sru__next(&j, &file, &e);)
         if (!strncmp(e.name, name, strlen(name))) f.arch = SRU_ARCH_SRU3;
     if (sru__check_config(&f, error)) return m->config.input_size ? SRU_EINVAL : SRU_EFILE;
     status = sru__load_tensors(&file, prefix, &f, m->type, weights);
@@ -5661,45 +5643,39 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
     size_t n = 0, room = 0;
     const size_t first = 1 << 16;
     const int saved = errno;
+    int lost = 0;
     if (error) error[0] = 0;
     if (!path || !size)
         return sru__say(error, "the %s is NULL", path ? "size" : "path"), (void *)NULL;
     f = fopen(path, "rb");
     if (!f) return sru__say(error, "cannot open '%s': %s", path, strerror(errno)), (void *)NULL;
-    for (;;) {
-        if (n == room) {
-            char *larger;
-            long end = 0;
-            if (n == first && !fseek(f, 0, SEEK_END)) {     /* not of a pipe */
-                end = ftell(f);
-                fseek(f, (long)n, SEEK_SET);
-            }
-            room = end > (long)first ? (size_t)end + 1 : room ? 2 * room : first;
-            larger = room > n ? (char *)SRU_MALLOC(room) : NULL;
-            if (!larger) {
-                sru__say(error, "no memory for %u bytes of '%s'", room, path);
-                break;
-            }
-            if (n) memcpy(larger, bytes, n);
-            if (bytes) SRU_FREE(bytes);
-            bytes = larger;
-        }
+    do {                                /* until not all of the room is filled */
+        char *larger;
+        long end = 0;
         errno = 0;
-        n += fread(bytes + n, 1, room - n, f);
-        if (n < room) {
-            if (ferror(f)) {
-                sru__say(error, "cannot read '%s': %s", path, strerror(errno));
-                break;
-            }
-            fclose(f);
-            *size = n;
-            errno = saved;
-            return bytes;
+        if (n == first && !fseek(f, 0, SEEK_END)) {     /* not of a pipe */
+            end = ftell(f);
+            lost = fseek(f, (long)n, SEEK_SET);
         }
+        room = end > (long)first ? (size_t)end + 1 : room ? 2 * room : first;
+        larger = room > n ? (char *)SRU_MALLOC(room) : NULL;
+        if (larger && n) memcpy(larger, bytes, n);
+        if (bytes) SRU_FREE(bytes);
+        bytes = larger;
+        if (bytes && !lost) n += fread(bytes + n, 1, room - n, f);
+    } while (bytes && n == room);
+    if (!bytes) {
+        sru__say(error, "no memory for %u bytes of '%s'", room, path);
+    } else if (lost || ferror(f)) {
+        sru__say(error, "cannot read '%s': %s", path, strerror(errno));
+        SRU_FREE(bytes);
+        bytes = NULL;
     }
     fclose(f);
-    if (bytes) SRU_FREE(bytes);
-    return NULL;
+    if (!bytes) return NULL;
+    *size = n;
+    errno = saved;
+    return bytes;
 }
 
 SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
@@ -5750,18 +5726,11 @@ static void sru__put_text(sru__writer *w, const char *text) { sru__put(w, text, 
 /* Inside a JSON string. */
 static void sru__put_escaped(sru__writer *w, const char *text)
 {
+    char code[8];
     for (; *text; text++) {
-        char code[8];
-        if (*text == '"' || *text == '\\') {
-            code[0] = '\\';
-            code[1] = *text;
-            sru__put(w, code, 2);
-        } else if ((unsigned char)*text < 32) {
-            snprintf(code, sizeof code, "\\u%04x", (unsigned)(unsigned char)*text);
-            sru__put(w, code, 6);
-        } else {
-            sru__put(w, text, 1);
-        }
+        const int c = (unsigned char)*text, quoted = c == '"' || c == '\\';
+        snprintf(code, sizeof code, c < 32 ? "\\u%04x" : quoted ? "\\%c" : "%c", c);
+        sru__put_text(w, code);
     }
 }
 
@@ -5844,12 +5813,6 @@ static int sru__saved_tensor(sru_tensor *t, const sru_model *m, const char *pref
     return 1;
 }
 
-static int sru__is_among(const sru_tensor *own, int n, const char *name)
-{
-    while (n > 0 && strcmp(own[n - 1].name, name)) n--;
-    return n > 0;
-}
-
 static size_t sru__tensor_count(const sru_tensor *t)
 {
     size_t count = 1, i;
@@ -5893,28 +5856,25 @@ static void sru__put_header(sru__writer *w, const sru_model *m, const char *pref
    transposed one, columns; rows take turns among its matrices. */
 static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
 {
-    const size_t count = sru__tensor_count(t), rows = t->transpose ? t->shape[1] : t->shape[0];
-    const size_t cols = rows ? count / rows : 0, k = t->interleave ? (size_t)t->interleave : 1;
-    const size_t units = rows / k;
+    const size_t rows = sru__ordered_rows(t), cols = sru__tensor_count(t) / rows;
+    const size_t matrices = t->interleave ? (size_t)t->interleave : 1, units = rows / matrices;
+    const size_t across = t->transpose ? 1 : cols;          /* columns at a time */
     unsigned char buffer[4096];
-    size_t i, n = 0, unit = 0, matrix = 0, col = 0;
-    for (i = 0; i < count; i++) {
-        uint32_t bits;
-        int shift;
-        memcpy(&bits, t->data + (matrix * units + unit) * cols + col, 4);
-        for (shift = 0; shift < 32; shift += 8) buffer[n++] = (unsigned char)(bits >> shift);
-        if (n == sizeof buffer || i + 1 == count) {
-            sru__put(w, buffer, n);
-            n = 0;
-        }
-        if (!t->transpose && ++col < cols) continue;
-        if (!t->transpose) col = 0;
-        if (++matrix < k) continue;
-        matrix = 0;
-        if (++unit < units) continue;
-        unit = 0;
-        col++;
-    }
+    size_t first, unit, k, col, n = 0;
+    for (first = 0; first < cols; first += across)
+        for (unit = 0; unit < units; unit++)
+            for (k = 0; k < matrices; k++)
+                for (col = first; col < first + across; col++) {
+                    uint32_t bits;
+                    int shift;
+                    memcpy(&bits, t->data + (k * units + unit) * cols + col, 4);
+                    for (shift = 0; shift < 32; shift += 8)
+                        buffer[n++] = (unsigned char)(bits >> shift);
+                    if (n < sizeof buffer) continue;
+                    sru__put(w, buffer, n);
+                    n = 0;
+                }
+    sru__put(w, buffer, n);
 }
 
 /* What rename() is in POSIX: `to` is the new file, or as it was before. */
@@ -5968,8 +5928,9 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
         if (!sru__ordered_rows(&t))
             return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t.name),
                    SRU_EINVAL;
-        if (sru__is_among(own, k, t.name))
-            return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
+        for (i = 0; i < (size_t)k; i++)
+            if (!strcmp(own[i].name, t.name))
+                return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
     }
 
     i = strlen(path);

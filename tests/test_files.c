@@ -1848,6 +1848,8 @@ static void test_read_tensor(void)
     CHECK(sru_read_tensor(&t, "\2\0\0\0\0\0\0\0{}", 10, error) == SRU_ENOENT, "%s", error);
     CHECK(sru_read_tensor(NULL, file.p, file.n, error) == SRU_EINVAL, "no tensor");
     CHECK(sru_read_tensor(&t, NULL, file.n, error) == SRU_EINVAL, "no file");
+    memset(t.name, 'n', sizeof t.name);
+    CHECK(sru_read_tensor(&t, file.p, file.n, error) == SRU_EINVAL, "a name without an end");
     bad = image_copy(im);
     bad->p[0].end++;
     st_clear(&file);

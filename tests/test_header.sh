@@ -161,6 +161,19 @@ cat > $dir/nothing.h <<'END'
 #define SRU_FREE(p)   ((void)(p))
 #define NO_HEAP
 END
+cat > $dir/seek.h <<'END'
+#include <errno.h>
+#include <stdio.h>
+static int lost(FILE *f, long at, int from)
+{
+    return from == SEEK_SET ? errno = EIO, -1 : fseek(f, at, from);
+}
+#define fseek lost
+static char said[256];
+static size_t size;
+#define AT_END  if (sru_read_file("sru.h", &size, said) || !strstr(said, "cannot read")) \
+                    return fail("half a file is read where there is no way back");
+END
 
 smoke "default, C99"            $c
 smoke "SRU_STATIC"              $c -DSRU_STATIC
@@ -174,6 +187,7 @@ smoke "SRU_NO_STDIO"            $one -DSRU_NO_STDIO
 smoke "SRU_MALLOC, SRU_ASSERT"  $one -include $dir/counted.h
 smoke "no heap"                 $one -include $dir/nothing.h
 smoke "NDEBUG"                  $one -DNDEBUG
+smoke "a seek that fails"       $one -include $dir/seek.h
 smoke "as little as can be"     $c -include $dir/nothing.h -DSRU_STATIC -DSRU_NO_STDIO \
                                 -DSRU_NO_BACKWARD -DSRU_NO_SIMD
 if $CC -m64 -mfpmath=387 -x c -fsyntax-only - < /dev/null 2> $dir/log.txt; then
