@@ -3773,12 +3773,13 @@ SRUDEF const sru_backend *sru_cpu_bf16(void)
 
 /* The tensors of a layer, in the order in which they lie in the weights. */
 enum {
+    SRU__INPUT,                 /* of layer 0 alone: the product I -> N before it */
     SRU__PROJECTION, SRU__KEYS_VALUES, SRU__WEIGHT, SRU__WEIGHT_C, SRU__BIAS, SRU__GAIN, SRU__SHIFT,
     SRU__ALPHA, SRU__PROJECTED_GAIN, SRU__PROJECTED_SHIFT, SRU__SLOTS
 };
 
 typedef struct sru__slot {
-    const char *name;           /* behind "rnn_lst.I." */
+    const char *name;           /* behind "rnn_lst.I.", but for SRU__INPUT */
     size_t rows, cols;          /* rows 0: the layer has none */
     size_t at;                  /* bytes from the start of the weights */
     size_t groups;              /* of equally many rows, each packed apart; 0: a vector of `rows` */
@@ -3793,7 +3794,7 @@ typedef struct sru__layer {
     int attention, projected_norm;      /* SRU++: with attention; with norm of what is projected */
     float scale_x;
     float drop_c, drop_x, drop_out, drop_p;     /* dropout of c, of the input and output, of p */
-    sru__slot slot[SRU__SLOTS];
+    sru__slot slot[SRU__SLOTS + 1];     /* the last is scale_x, which is none of the weights */
     size_t end;                 /* bytes of the weights up to and with this layer */
     size_t S, ring;             /* floats of a sequence's state, and those before its ring there */
 } sru__layer;
@@ -3860,18 +3861,6 @@ static int sru__input_first(const sru_config *f)
     return f->proj_input_to_hidden_first && (size_t)f->input_size != sru__width(f);
 }
 
-/* The product I -> N before the first layer, or rows 0. */
-SRU__INLINE sru__slot sru__first_slot(const sru_config *f)
-{
-    sru__slot s;
-    sru__clear(&s, sizeof s);
-    s.name = "input_to_hidden.weight";
-    s.rows = sru__input_first(f) ? sru__width(f) : 0;
-    s.cols = (size_t)f->input_size;
-    s.groups = 1;
-    return s;
-}
-
 /* The next tensor of the layer: they are put in the order of their numbers. */
 static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int i,
                           const char *name, size_t rows, size_t cols)
@@ -3882,7 +3871,7 @@ static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int
     s->cols = cols;
     s->groups = i < SRU__WEIGHT ? 1 : i > SRU__WEIGHT ? 0 : y->K * (f->bidirectional ? 2 : 1);
     s->interleave = i == SRU__WEIGHT ? (int)y->K : 0;
-    s->transpose = f->arch == SRU_ARCH_SRU && i <= SRU__WEIGHT;
+    s->transpose = f->arch == SRU_ARCH_SRU && i != SRU__INPUT && i <= SRU__WEIGHT;
     s->at = y->end;
     y->end += sru__tensor_bytes(type, s);
 }
@@ -3893,8 +3882,7 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
 {
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
     if (l == 0) {                       /* scale_x once: exp takes a microcontroller a while */
-        const sru__slot first = sru__first_slot(f);
-        y->end = sru__tensor_bytes(type, &first);
+        y->end = 0;
         y->S = sru__state_floats(f);
         y->ring = (size_t)sru__layers(f) * sru__width(f);
         y->scale_x = f->scale_x > 0 ? f->scale_x : !f->rescale || f->no_skip_term ? 1
@@ -3917,6 +3905,9 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     y->attention = sru__attends(f, l);
     y->projected_norm = plus && !f->no_attn_layer_norm;
 
+    if (l == 0 && sru__input_first(f))
+        sru__put_slot(y, f, type, SRU__INPUT, "input_to_hidden.weight", y->N,
+                      (size_t)f->input_size);
     if (y->P)
         sru__put_slot(y, f, type, SRU__PROJECTION, old ? "weight_proj"
                       : plus ? "transform_module.linear1.weight" : "transform_module.0.weight",
@@ -3942,6 +3933,8 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
         sru__put_slot(y, f, type, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y->P,
                       1);
     }
+    y->slot[SRU__SLOTS].name = "scale_x";
+    y->slot[SRU__SLOTS].rows = y->slot[SRU__SLOTS].cols = 1;
 }
 
 static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
@@ -3956,18 +3949,6 @@ static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
 static size_t sru__weight_bytes(const sru_config *f, sru_type type)
 {
     return sru__layer_at(f, type, sru__layers(f) - 1).end;
-}
-
-/* Slot i of layer l, which is y, or scale_x for i = SRU__SLOTS; l = -1: before the first layer. */
-static sru__slot sru__slot_at(const sru_config *f, const sru__layer *y, int l, int i)
-{
-    sru__slot s;
-    sru__clear(&s, sizeof s);
-    if (l < 0) return i ? s : sru__first_slot(f);
-    if (i < SRU__SLOTS) return y->slot[i];
-    s.name = "scale_x";
-    s.rows = s.cols = 1;
-    return s;
 }
 
 /* Says what is wrong with a configuration. All sizes derived from a valid one fit a size_t. */
@@ -4377,7 +4358,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     const int L = sru__layers(f);
     const size_t N = sru__width(f), B = io->B, wide = (size_t)f->input_size;
     const size_t S = sru__state_floats(f);
-    const sru__slot first = sru__first_slot(f);
+    const int first = sru__input_first(f);
     sru__kept kept[SRU__KEPT];
     sru__layer y;
     float *state = io->state, *tape_state = NULL, *other = NULL, *x = NULL;
@@ -4396,7 +4377,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     if (io->tape) {
         if (!sru__tape(c, &ignored, m, io, &tape_state, kept)) return sru__no_memory(c);
         status = c->op->copy(c, tape_state, io->state, B * S * 4);
-    } else if (L > 1 || first.rows) {
+    } else if (L > 1 || first) {
         other = sru__take_floats(c, steps * B * N);
         if (!other) return sru__no_memory(c);
     }
@@ -4416,10 +4397,9 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         if (x)
             status = c->op->embedding_forward(c, x, io->tokens ? io->tokens + t0 * B : NULL,
                                               m->embedding, T * B, wide, m->vocab_size);
-        if (first.rows && !status) {
+        if (first && !status) {
             float *out = io->tape ? kept[0].in : L % 2 ? other : h;
-            status = c->op->linear_forward(c, out, in, sru__weights(m, &first), m->type, NULL,
-                                           T * B, N, wide);
+            status = c->op->linear_forward(c, out, in, m->weights, m->type, NULL, T * B, N, wide);
             in = out;
         }
         for (l = 0; l < L && !status; l++) {
@@ -4597,7 +4577,7 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     const sru_config *f = &m->config;
     const int L = sru__layers(f);
     const size_t N = sru__width(f), rows = io->T * io->B, wide = (size_t)f->input_size;
-    const sru__slot first = sru__first_slot(f);
+    const int first = sru__input_first(f);
     sru__kept kept[SRU_MAX_LAYERS];
     float *tape_state = NULL, *d[2] = { NULL, NULL }, *dx = io->dx;
     const float *x = io->x;
@@ -4620,13 +4600,13 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     for (l = L - 1; l >= 0 && !status; l--) {
         float *swap = d[0];
         status = sru__layer_backward(c, m, io, l, kept[l].in ? kept[l].in : x, tape_state,
-                                     l > 0 || first.rows ? d[1] : dx,
+                                     l > 0 || first ? d[1] : dx,
                                      l + 1 < L ? d[0] : io->dh, d[0], &kept[l]);
         d[0] = d[1];
         d[1] = swap;
     }
-    if (first.rows && !status)
-        status = c->op->linear_backward(c, dx, io->grads, NULL, d[0], x, sru__weights(m, &first),
+    if (first && !status)
+        status = c->op->linear_backward(c, dx, io->grads, NULL, d[0], x, (const float *)m->weights,
                                         0, rows, N, wide);
     if (m->vocab_size && dx && !status)
         status = c->op->embedding_backward(c, io->dembedding, dx, io->tokens, rows, wide,
@@ -4702,7 +4682,8 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
 static void sru__fill_uniform(float *w, size_t n, double bound, uint64_t seed, int layer, int slot)
 {
     const uint64_t after = (uint64_t)1 << 32;           /* the ids of dropout */
-    const uint64_t key = sru__key(seed, 0, after + (uint64_t)(layer * 256 + slot));
+    const int id = slot == SRU__INPUT ? SRU_MAX_LAYERS * 256 : layer * 256 + slot - 1;
+    const uint64_t key = sru__key(seed, 0, after + (uint64_t)id);
     size_t i;
     for (i = 0; i < n; i++)
         w[i] = (float)((2.0 * (double)sru__uniform(key, i) - 1.0) * bound);
@@ -4722,28 +4703,24 @@ static void sru__fill(float *w, size_t n, float value)
 
 SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
 {
-    sru__slot first;
     int l, k;
     if (!weights || !f || sru__check_config(f, NULL)) return SRU_EINVAL;
-    first = sru__first_slot(f);
-    if (first.rows)             /* nn.Linear's own initialisation; in SRU++ as all others */
-        sru__fill_uniform(weights, first.rows * first.cols, f->arch == SRU_ARCH_SRUPP
-                          ? sru__dsqrt(6.0 / (double)(first.rows + first.cols))
-                          : sru__dsqrt(1.0 / (double)first.cols), seed, SRU_MAX_LAYERS, 0);
     for (l = 0; l < sru__layers(f); l++) {
         const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
-        const int old = f->arch == SRU_ARCH_SRU;
+        const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
         const size_t rows = y.slot[SRU__WEIGHT].rows, cols = y.slot[SRU__WEIGHT].cols;
         float *w[SRU__SLOTS];
         double v = (double)f->weight_c_init;
         for (k = 0; k < SRU__SLOTS; k++)
             w[k] = (float *)(void *)((char *)weights + y.slot[k].at);
-        /* 2.x: variance 1/columns. 3.0-dev: Glorot and Bengio 2010, 2/(rows + columns) */
+        /* 2.x: variance 1/columns. 3.0-dev: Glorot and Bengio 2010, 2/(rows + columns). Of the
+           product before, but in SRU++, nn.Linear's own: 1/(3 columns) */
         for (k = 0; k <= SRU__WEIGHT; k++) {
             const double n = (double)y.slot[k].rows, m = (double)y.slot[k].cols;
+            const double by = k == SRU__INPUT && !plus ? 1 / m : old ? 3 / m : 6 / (n + m);
             if (n > 0)
-                sru__fill_uniform(w[k], y.slot[k].rows * y.slot[k].cols,
-                                  sru__dsqrt(old ? 3 / m : 6 / (n + m)), seed, l, k);
+                sru__fill_uniform(w[k], y.slot[k].rows * y.slot[k].cols, sru__dsqrt(by), seed, l,
+                                  k);
         }
         for (k = 0; old && k < (int)y.K; k++) {     /* so that what flows keeps its variance */
             double by = sru__dsqrt(1 - (double)y.drop_x);
@@ -4783,13 +4760,13 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     if (status) return status;
     if (!c.op->pack(&c, NULL, to->type, NULL, 1, 1)) return SRU_EINVAL;     /* it said why */
     status = c.op->copy(&c, weights, NULL, sru__weight_bytes(&from->config, to->type));
-    for (l = -1; l < sru__layers(&from->config) && !status; l++) {
-        if (l >= 0) sru__next_layer(&a, &from->config, SRU_PLAIN, l);
-        if (l >= 0) sru__next_layer(&b, &from->config, to->type, l);
+    for (l = 0; l < sru__layers(&from->config) && !status; l++) {
+        sru__next_layer(&a, &from->config, SRU_PLAIN, l);
+        sru__next_layer(&b, &from->config, to->type, l);
         for (i = 0; i < SRU__SLOTS && !status; i++) {
-            const sru__slot s = sru__slot_at(&from->config, &a, l, i);
+            const sru__slot s = a.slot[i];
             const float *w = sru__weights(from, &s);
-            char *out = (char *)weights + sru__slot_at(&from->config, &b, l, i).at;
+            char *out = (char *)weights + b.slot[i].at;
             if (w && !s.groups) status = c.op->copy(&c, out, w, s.rows * 4);
             for (g = 0; w && g < s.groups; g++) {
                 const size_t n = s.rows / s.groups;
@@ -5412,11 +5389,11 @@ static sru_status sru__read_config(const sru__file *file, sru_config *f)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* The name of a tensor of layer l; l = -1: of one before the first layer. With a prefix of at most
-   SRU__PREFIX bytes it fits. */
-static void sru__tensor_name(char name[SRU__NAME], const char *prefix, int l, const char *slot)
+/* The name of a tensor of layer l. With a prefix of at most SRU__PREFIX bytes it fits. */
+static void sru__tensor_name(char name[SRU__NAME], const char *prefix, int l, int i,
+                             const char *slot)
 {
-    if (l < 0) sru__say(name, "%s%s", prefix, slot);
+    if (i == SRU__INPUT) sru__say(name, "%s%s", prefix, slot);
     else sru__say(name, "%srnn_lst.%u.%s", prefix, (size_t)l, slot);
 }
 
@@ -5510,15 +5487,13 @@ static sru_status sru__load_scale(const sru__file *file, const sru__entry *e, co
 static sru_status sru__load_tensors(const sru__file *file, const char *prefix, sru_config *f,
                                     sru_type type, void *weights)
 {
-    unsigned seen[SRU_MAX_LAYERS + 1];          /* a bit for each tensor of layers -1, 0, ... */
+    unsigned seen[SRU_MAX_LAYERS] = { 0 };      /* a bit for each tensor of a layer */
     const size_t n = strlen(prefix);
     char name[SRU__NAME], text[64];
     sru__layer y;
-    sru__slot s;
     size_t shape[2], rank;
     float scale_x = 0;
     int l, i, pass;
-    memset(seen, 0, sizeof seen);
     for (pass = 0; pass < (weights ? 3 : 2); pass++) {
         sru__json j = sru__header(file);
         sru__entry e;
@@ -5528,21 +5503,21 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
             sru_status status = SRU_OK;
             int found = 0;
             if (strncmp(e.name, prefix, n)) continue;
-            for (l = -1; l < sru__layers(f) && !found; l++) {
-                if (l >= 0) sru__next_layer(&y, f, type, l);
-                sru__tensor_name(name, prefix, l, "");
-                if (strncmp(e.name, name, strlen(name))) continue;
+            for (l = 0; l < sru__layers(f) && !found; l++) {
+                sru__next_layer(&y, f, type, l);
                 for (i = 0; i <= SRU__SLOTS && !found; i++) {
-                    s = sru__slot_at(f, &y, l, i);
-                    if (!s.rows || strcmp(e.name + strlen(name), s.name)) continue;
+                    const sru__slot *s = &y.slot[i];
+                    if (!s->rows) continue;
+                    sru__tensor_name(name, prefix, l, i, s->name);
+                    if (strcmp(e.name, name)) continue;
                     found = 1;
                     if (!pass) {
-                        if (seen[l + 1] >> i & 1) return sru__twice(file, e.name);
-                        seen[l + 1] |= 1u << i;
+                        if (seen[l] >> i & 1) return sru__twice(file, e.name);
+                        seen[l] |= 1u << i;
                     } else if (i == SRU__SLOTS) {
-                        status = sru__load_scale(file, &e, &s, y.scale_x, f, &scale_x);
+                        status = sru__load_scale(file, &e, s, y.scale_x, f, &scale_x);
                     } else {
-                        status = sru__load_slot(file, &e, &s, type, pass == 2 ? weights : NULL);
+                        status = sru__load_slot(file, &e, s, type, pass == 2 ? weights : NULL);
                     }
                     if (status) return status;
                 }
@@ -5551,13 +5526,12 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
                 return sru__say(file->error, "tensor '%s' is unexpected: a network of this config "
                                 "has none", e.name), SRU_EFILE;
         }
-        for (l = -1; l < sru__layers(f) && !pass; l++) {
-            if (l >= 0) sru__next_layer(&y, f, type, l);
+        for (l = 0; l < sru__layers(f) && !pass; l++) {
+            sru__next_layer(&y, f, type, l);
             for (i = 0; i <= SRU__SLOTS; i++) {
-                s = sru__slot_at(f, &y, l, i);
-                if (!s.rows || seen[l + 1] >> i & 1) continue;
-                sru__tensor_name(name, prefix, l, s.name);
-                sru__file_shape(&s, shape, &rank);
+                if (!y.slot[i].rows || seen[l] >> i & 1) continue;
+                sru__tensor_name(name, prefix, l, i, y.slot[i].name);
+                sru__file_shape(&y.slot[i], shape, &rank);
                 return sru__say(file->error, "tensor '%s' %s is missing", name,
                                 sru__shape_text(text, shape, rank)), SRU_EFILE;
             }
@@ -5592,7 +5566,7 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     if (strlen(prefix) > SRU__PREFIX)
         return sru__say(error, "the prefix '%s' is longer than %u bytes", prefix,
                         (size_t)SRU__PREFIX), SRU_EFILE;
-    sru__tensor_name(name, prefix, 0, "transform_module.");
+    sru__tensor_name(name, prefix, 0, SRU__WEIGHT, "transform_module.");
     if (f.arch != SRU_ARCH_SRUPP) f.arch = SRU_ARCH_SRU;
     for (j = sru__header(&file); f.arch == SRU_ARCH_SRU && sru__next(&j, &file, &e);)
         if (!strncmp(e.name, name, strlen(name))) f.arch = SRU_ARCH_SRU3;
@@ -5611,18 +5585,18 @@ static int sru__tensor_at(sru_tensor *t, const sru_model *m, int *index)
     sru__layer y;
     size_t rank;
     int l, i;
-    for (l = -1; l < sru__layers(f); l++) {
-        if (l >= 0) sru__next_layer(&y, f, SRU_PLAIN, l);
+    for (l = 0; l < sru__layers(f); l++) {
+        sru__next_layer(&y, f, SRU_PLAIN, l);
         for (i = 0; i < SRU__SLOTS; i++) {
-            const sru__slot s = sru__slot_at(f, &y, l, i);
-            if (!s.rows || (*index)-- > 0) continue;
+            const sru__slot *s = &y.slot[i];
+            if (!s->rows || (*index)-- > 0) continue;
             sru__clear(t, sizeof *t);
-            sru__tensor_name(t->name, "", l, s.name);
-            sru__file_shape(&s, t->shape, &rank);
+            sru__tensor_name(t->name, "", l, i, s->name);
+            sru__file_shape(s, t->shape, &rank);
             if (rank == 1) t->shape[1] = 0;
-            t->data = m->weights ? (float *)(uintptr_t)((const char *)m->weights + s.at) : NULL;
-            t->interleave = s.interleave;
-            t->transpose = s.transpose;
+            t->data = m->weights ? (float *)(uintptr_t)((const char *)m->weights + s->at) : NULL;
+            t->interleave = s->interleave;
+            t->transpose = s->transpose;
             return 1;
         }
     }
@@ -5796,13 +5770,13 @@ static int sru__saved_tensor(sru_tensor *t, const sru_model *m, const char *pref
     char name[SRU__NAME];
     if (sru__tensor_at(t, m, &i)) {
         memcpy(name, t->name, sizeof name);
-        sru__tensor_name(t->name, prefix, -1, name);
+        sru__say(t->name, "%s%s", prefix, name);
         return 1;
     }
     if (i < sru__layers(&m->config)) {
         sru__clear(t, sizeof *t);
         *scale = sru__layer_at(&m->config, SRU_PLAIN, i).scale_x;
-        sru__tensor_name(t->name, prefix, i, "scale_x");
+        sru__tensor_name(t->name, prefix, i, SRU__SLOTS, "scale_x");
         t->shape[0] = 1;
         t->data = scale;
         return 1;
