@@ -34,7 +34,8 @@
                projection width, H heads, M steps of memory, S floats of state of a sequence, V
                rows of an embedding.
    Arrays      are float32, row-major, last index fastest: x (T,B,I) is x[(t*B + b)*I + i], as in
-               PyTorch without batch_first.
+               PyTorch without batch_first. What a call writes must not overlap what it reads, but
+               where it is said that one array may be another.
    Gradients   dy has the shape of y. Those of parameters are added to what is there, until adamw
                uses and clears them; those of activations overwrite, or add where beta is 1, not 0.
    Memory      is the caller's; sru_size() says how much. A call without scratch memory allocates
@@ -45,7 +46,8 @@
    Results     of CPUs, from finite numbers on one machine and build, are the same bits for any
                number of threads and any other sequences in the batch; also for any division of a
                sequence into calls, unless a network is bidirectional, or attends without a window,
-               or to memory. Those of GPUs are the same bits for the same calls.
+               to memory, or in training. (What random dropout leaves out goes by places in these.)
+               Those of GPUs are the same bits for the same calls.
    Denormals   numbers below 1.2e-38 count as 0, on most processors.
    Errors      are returned. Nothing prints, exits or aborts. What a call was to write (outputs,
                state, gradients) counts for nothing after SRU_ENOMEM or SRU_EDEVICE.
@@ -134,7 +136,7 @@ typedef struct sru_config {
     int      rescale;                       /* 1: scale_x = sqrt(1 + 2 exp(highway_bias)), else 1 */
     float    scale_x;                       /* 0: as rescale has it; loading a file with a rounded
                                                one sets that */
-    int      v1;                            /* 1: v = 0, and stays 0 */
+    int      v1;                            /* 1: v is 0 at first, and gets no gradient */
     int      proj_input_to_hidden_first;    /* 1: where I != N, a product I -> N comes first */
     int      nn_rnn_compatible_return;      /* how c is ordered there, kept for sru_save(); here see
                                                sru_io.state */
@@ -151,14 +153,14 @@ typedef struct sru_config {
                                                reference has no such argument) */
     int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ alone */
     int      attention_every_n_layers;      /* n: in layers n, 2n, ... counted from 1; 0 means 1 */
-    int      attention_last_n_layers;       /* n > 0: in the last n layers only; -1: in none (the
-                                               reference's 0, whose -1 is 0 here) */
+    int      attention_last_n_layers;       /* n > 0: in the last n layers instead; -1: in none
+                                               (the reference's 0, whose -1 is 0 here) */
     int      no_attn_layer_norm;            /* 1: attn_layer_norm=False */
     float    attn_dropout;                  /* of the attention's weights */
     int      causal;                        /* 1: no step attends to later ones */
     int      window;                        /* W > 0: causal, and a step attends to the last W,
-                                               itself among them, and across calls: state holds
-                                               their keys and values. A padded step is one of the W
+                                               itself among them, in inference across calls: state
+                                               holds keys and values. A padded step is one of the W
                                                in training, with attn_mask and with memory, as in
                                                the reference, but not in other inference: pad before
                                                or after */
@@ -222,16 +224,17 @@ typedef struct sru_io {
                                        with nn_rnn_compatible_return, has the same order within a
                                        sequence */
     const uint8_t *mask_pad;        /* (T,B) 1: padding, state stays, h is 0 (before a layer norm
-                                       that comes after), and nobody attends to it; x must be
-                                       finite there too. NULL: none */
+                                       that comes after: so should dh be), and nobody attends to
+                                       it; x must be finite there too. NULL: none */
 
     size_t         memory_length;   /* M, in all layers.  From here on: SRU++ */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
-                                       be attended to, in place of rings; or NULL, as may be each.
-                                       width: N; of layer 0 I, without proj_input_to_hidden_first.
-                                       Layer norm before the product leaves memory as it is, as in
-                                       the reference, but not what rings keep: normalize_after, to
-                                       train with the one and stream with the other */
+                                       be attended to; or NULL, as may be each. Where there are
+                                       pointers, even to nothing, rings are left alone. width: N;
+                                       of layer 0 I, without proj_input_to_hidden_first. Layer norm
+                                       before the product leaves memory as it is, as in the
+                                       reference, but not what rings keep: normalize_after, to train
+                                       with the one and stream with the other */
     const uint8_t *memory_mask_pad; /* (M,B) 1: nobody attends to it; or NULL */
     const float   *attn_mask;       /* (T,M+T) added to the scores; -inf, and what makes them less
                                        than -1e30, hides; or NULL. Each layer that attends must have
@@ -254,8 +257,8 @@ typedef struct sru_io {
                                        likewise where rnn_dropout is not 0 */
     const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise where layer_dropout is not 0 */
 
-    const float   *dh;              /* (T,B,N), zeros if only the state counts   From here on:
-                                       backward */
+    const float   *dh;              /* (T,B,N), zeros if only the state counts; may be h.  From
+                                       here on: backward */
     float         *dx;              /* (T,B,I) out, not dh nor x, if there is x; NULL: not
                                        wanted */
     float         *dembedding;      /* (V,I) added to; NULL: not wanted */
@@ -278,8 +281,8 @@ typedef struct sru_sizes {
     size_t work;        /* bytes of scratch memory in inference: beyond a few thousand rows (t,b)
                            they grow with T no more, unless bidirectional, or attending without a
                            window */
-    size_t train_work;  /* the same for forward with a tape, and backward */
-    size_t tape;        /* bytes */
+    size_t train_work;  /* the same for forward with a tape, and backward; of SRU_PLAIN, else 0 */
+    size_t tape;        /* bytes; likewise */
 } sru_sizes;
 
 /* What calls with up to T steps of up to B sequences need, on ctx->threads threads (0: as many as
@@ -525,7 +528,8 @@ struct sru_backend {
                           uint32_t id, float beta, size_t T, size_t n);
 
     /* *loss = -sum of log softmax(y)[target], in nats;   dy = scale*(softmax(y) - onehot(target))
-       y, dy (rows,n), may be the same; dy NULL: not wanted   targets (rows), < 0: left out, dy 0 */
+       y, dy (rows,n), may be the same; dy NULL: not wanted
+       targets (rows), < 0: left out, dy 0; n or more: SRU_EINVAL, of GPUs *loss is NaN */
     sru_status (*softmax_loss)(const sru_context *, double *loss, float *dy, const float *y,
                                const int32_t *targets, float scale, size_t rows, size_t n);
 
@@ -3955,7 +3959,7 @@ static size_t sru__weight_bytes(const sru_config *f, sru_type type)
 static sru_status sru__check_config(const sru_config *f, char *error)
 {
     const char *wrong = NULL;
-    float most;
+    float weights = 0, state = 0;       /* bytes, as many as they may be at most */
     int l;
     if (f->input_size < 1) wrong = "input_size must be at least 1";
     else if (f->hidden_size < 1) wrong = "hidden_size must be at least 1";
@@ -3982,16 +3986,14 @@ static sru_status sru__check_config(const sru_config *f, char *error)
         wrong = "weight_c_init must be a number, not negative";
     for (l = 0; !wrong && l < sru__layers(f); l++) {
         const size_t P = sru__projection(f, l);
+        const float p = (float)P + 64, n = (float)sru__width(f) + 64;
+        weights += 4 * ((l ? 0 : (float)f->input_size) + n + p) * (2 * p + 4 * n);
+        state += 8 * ((float)f->window + 192) * (n + p + 8 * (float)f->num_heads);
         if (f->projection_sizes[l] < 0) wrong = "projection_sizes must not be negative";
         else if (f->arch == SRU_ARCH_SRUPP && !P) wrong = "SRU++ wants a projection_size";
         else if (sru__attends(f, l) && P % sru__heads(f))
             wrong = "projection_size must be a multiple of num_heads";
-    }
-    if (!wrong) {
-        most = (float)sru__widest(f) + 64;
-        if (!sru__fits(64.0f * most * most * (float)(sru__layers(f) + 1))
-            || (f->window && !sru__fits(8.0f * ((float)f->window + 192) * (float)sru__layers(f)
-                                        * (most + 8 * (float)sru__heads(f)))))
+        else if (!sru__fits(weights) || !sru__fits(state))
             wrong = "the sizes are too large for this machine's memory";
     }
     if (!wrong) return SRU_OK;
@@ -4305,7 +4307,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     most = sru__widest(f);
     if (io->T > SIZE_MAX / 4 || io->memory_length > SIZE_MAX / 4
         || !sru__fits(64.0f * (float)(io->T + io->memory_length + 1) * (float)io->B
-                      * (float)(most + 16) * (float)(sru__layers(f) + 1))
+                      * (float)(most + 16) * (float)(io->tape ? sru__layers(f) + 1 : 1))
         || (f->window && !sru__fits(8.0f * (float)io->B * (float)sru__state_floats(f))))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, memory_length %u are too large", name,
                          io->T, io->B, io->memory_length);

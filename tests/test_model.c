@@ -841,6 +841,34 @@ static void test_halves(void)
     }
 }
 
+/* dh may be where h was: backward does not read h, nor write dh. */
+static void test_dh_in_h(void)
+{
+    sru_config config;
+    int i;
+    test_random_state = 11;
+    for (i = 0; i < VARIANTS; i++) {
+        const char *what = variant(i, &config);
+        net n = new_net(&config, 1);
+        call k = new_call(&n, 9, 3), other = same_call(&k);
+        sru_context c = context(2);
+        sru_sizes size;
+        CHECK(sru_size(&size, &c, &n.m, 9, 3) == SRU_OK, "%s", message);
+        other.io.tape = test_alloc(size.tape);
+        other.io.dh = other.io.h;
+        train(&n, &k, 2, what);
+        CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s: %s", what, message);
+        memcpy(other.io.h, k.io.dh, k.hs*4);
+        CHECK(sru_backward(&c, &n.m, &other.io) == SRU_OK, "%s: %s", what, message);
+        CHECK(alike(other.io.dx, k.io.dx, k.xs) && alike(other.io.grads, k.io.grads, n.count)
+              && alike(other.io.dstate, k.io.dstate, k.ss), "%s: dh in h gives other bits", what);
+        CHECK(alike(other.io.h, k.io.dh, k.hs), "%s: backward writes dh", what);
+        end_call(&other, 0);
+        end_call(&k, 1);
+        free(n.weights);
+    }
+}
+
 /* ---- Bits ----------------------------------------------------------------------------------- */
 
 static const char *type_names[] = {"PLAIN", "F32", "BF16", "Q8"};
@@ -1589,6 +1617,19 @@ static void test_errors(void)
     m.config.num_layers = SRU_MAX_LAYERS;
     m.config.bidirectional = 1;
     if (sizeof(size_t) <= 4) expect(sru_size(&size, &c, &m, 1, 1), SRU_EINVAL, "sizes of 2^31");
+    /* where addresses have 32 bits, a few MB are not too many for one width, or for many steps */
+    for (i = 0; i < 3; i++) {
+        m = n.m;
+        memset(&m.config, 0, sizeof m.config);
+        m.type = SRU_F32;
+        m.config.input_size = i == 0 ? 20000 : 1024;
+        m.config.hidden_size = i == 0 ? 64 : i == 1 ? 4096 : 1024;
+        m.config.num_layers = i == 2 ? 2 : 1;
+        CHECK(!sru_size(&size, &c, &m, i == 2 ? 10000 : 10, 1), "%s", message);
+        CHECK(size.weights < (size_t)300 << 20 && size.work < (size_t)80 << 20,
+              "%lu bytes of weights, %lu of scratch memory", (unsigned long)size.weights,
+              (unsigned long)size.work);
+    }
     expect(sru_size(&size, &c, &m, (size_t)1 << (sizeof(size_t)*8 - 10), 1), SRU_EINVAL,
            "sizes of 2^31, many steps");
     expect(sru_size(&size, &c, &n.m, huge, 1), SRU_EINVAL, "sru_size: T");
@@ -2010,6 +2051,7 @@ static void test_networks(void)
     test_large();
     test_tokens();
     test_halves();
+    test_dh_in_h();
     test_bitwise();
     test_saved();
     if (!bf16()) test_masks();          /* these look at single numbers */
