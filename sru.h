@@ -707,7 +707,7 @@ static int sru__fits(float bytes) { return bytes < (float)(SIZE_MAX / 4); }
 /* Where part i of n things begins: n i/parts, which itself may not fit. Divisions are slow. */
 static size_t sru__part(size_t n, size_t i, size_t parts)
 {
-    return parts == 1 ? n * i : n / parts * i + n % parts * i / parts;
+    return parts == 1 ? n * i : n / parts * i + (size_t)((uint64_t)(n % parts) * i / parts);
 }
 
 /* a b, or SIZE_MAX where that does not fit. */
@@ -856,12 +856,6 @@ static void *sru__take(sru_context *c, size_t count, size_t size)
 static float *sru__take_floats(sru_context *c, size_t count)
 {
     return (float *)sru__take(c, count, sizeof(float));
-}
-
-/* So many floats for each of the threads. */
-static float *sru__take_each(sru_context *c, int threads, size_t count)
-{
-    return (float *)sru__take(c, count, (size_t)threads * sizeof(float));
 }
 
 static sru_status sru__no_memory(const sru_context *c)
@@ -1019,8 +1013,8 @@ static void sru__parallel_then(int threads, size_t count, sru__work work, size_t
 #endif
     (void)threads;
     mode = sru__flush_denormals();
-    if (count) sru__piece(1, 0, count, work, job);
-    if (next_count) sru__piece(1, 0, next_count, next, job);
+    sru__piece(1, 0, count, work, job);
+    sru__piece(1, 0, next_count, next, job);
     sru__set_float_mode(mode);
 }
 
@@ -1344,7 +1338,7 @@ static void sru__pack(void *packed, sru_type type, const sru__source *from, size
 static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type, const float *w,
                             size_t n, size_t k)
 {
-    sru__source from;
+    const sru__source from = { (const unsigned char *)w, SRU__NATIVE, n, k, 0, 0 };
     if (sru__check_type(ctx, "pack", type)) return 0;
     if (ctx && ctx->measure) packed = NULL;
     if (packed && n && k && !w) return SRU__FAIL(ctx, 0, "pack: w must not be NULL");
@@ -1354,11 +1348,6 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
         if (packed && w) memcpy(packed, w, n * k * 4);
         return n * k * 4;
     }
-    sru__clear(&from, sizeof from);
-    from.bytes = (const unsigned char *)w;
-    from.dtype = SRU__NATIVE;
-    from.rows = n;
-    from.cols = k;
     if (packed) sru__pack(packed, type, &from, 0, n);
     return sru__ceil(n, SRU__PANEL) * sru__packed_panel(type, k);
 }
@@ -1737,7 +1726,6 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
     const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most) / wide) * wide;
-    const size_t most_n = plain ? sru__min(fit, panels * SRU__PANEL) : g.n;
     /* never less for a larger product, so that memory for many steps does for fewer */
     const size_t floats = plain ? sru__min(sru__max(4 * SRU__CACHE, wide * most),
                                            panels * SRU__PANEL * most)
@@ -1752,10 +1740,9 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     g.strips = packs ? sru__take_floats(c, team * g.strips_size) : NULL;
     g.panels = floats ? sru__take_floats(c, floats) : NULL;
     if ((packs && !g.strips) || (floats && !g.panels)) return sru__no_memory(c);
-    if (c->measure || !g.m || !g.n) return SRU_OK;
-    for (i = 0; i < g.m && !g.k; i++)
-        if (g.bias) memcpy(g.c + i * g.ldc, g.bias, g.n * 4);
-        else if (!g.add) memset(g.c + i * g.ldc, 0, g.n * 4);
+    if (c->measure) return SRU_OK;
+    for (i = 0; i < g.m && !g.k && !g.add; i++)
+        sru__cpu_copy(c, g.c + i * g.ldc, g.bias, g.n * 4);
 #ifdef SRU_USE_CBLAS
     if (plain && !pairs && g.k && sru__max(g.m, sru__max(g.n, g.k)) <= 0x7fffffff) {
         const int at = g.a_col != 1 || g.a_row < g.k;   /* both are 1 where k is */
@@ -1768,7 +1755,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     }
 #endif
     for (g.n0 = 0; g.n0 < g.n; g.n0 += g.nc) {
-        g.nc = sru__min(most_n, g.n - g.n0);
+        g.nc = plain ? sru__min(fit, g.n - g.n0) : g.n;
         g.groups = sru__ceil(g.nc, wide);
         g.lots = sru__ceil(g.m, lot);
         g.cuts = 1;
@@ -1880,24 +1867,13 @@ static sru_status sru__cpu_linear_backward(const sru_context *ctx, float *dx, fl
                                            const float *dy, const float *x, const float *w,
                                            float beta, size_t rows, size_t n, size_t k)
 {
-    sru__linear_job s;
+    const sru__linear_job s = { dx, dw, db, dy, x, w, beta, rows, n, k, NULL };
     if (!sru__fits(4.0f * (float)rows * (float)n) || !sru__fits(4.0f * (float)rows * (float)k)
         || !sru__fits(4.0f * (float)n * (float)k))
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_backward: rows %u, n %u, k %u are too large",
                          rows, n, k);
     if (rows && n && (!dy || (k && ((dw && !x) || (dx && !w)))))
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_backward: dy, x and w must not be NULL");
-    s.dx = dx;
-    s.dw = dw;
-    s.db = db;
-    s.dy = dy;
-    s.x = x;
-    s.w = w;
-    s.beta = beta;
-    s.rows = rows;
-    s.n = n;
-    s.k = k;
-    s.kern = NULL;
     return sru__run(ctx, sru__linear_backward_run, &s);
 }
 #endif
@@ -2020,13 +1996,12 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                               const float *a, float *u, size_t ldu, size_t u_plane, float *scratch)
 {
     const sru_scan *s = &r->s;
-    /* rows of all sequences lie end to end; of those of a part, from one step's to the next's */
-    const size_t run = (p->b1 - p->b0) * (r->parts == 1 ? T : 1), n = p->n;
-    const size_t gap = r->parts == 1 ? 0 : s->B - run, end = r->parts == 1 ? run : T * s->B;
+    /* rows of all sequences lie end to end: one run; those of a part only in each of the steps */
+    const size_t runs = r->parts == 1 ? 1 : T, run = (p->b1 - p->b0) * (r->parts == 1 ? T : 1);
     const size_t full = r->kern->rows, least = r->kern->columns, A = s->A, K = (size_t)s->K;
-    const size_t wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
-    const size_t all_strips = sru__ceil(run, full) * (r->parts == 1 ? 1 : T);
-    const int singly = sru__singly(s->type, end, K * wide / SRU__PANEL) && !gap;
+    const size_t n = p->n, wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
+    const size_t all_strips = runs * sru__ceil(run, full);
+    const int singly = r->parts == 1 && sru__singly(s->type, run, K * wide / SRU__PANEL);
     /* of a single row all panels are one line, if whole planes lie end to end, since it takes many
        sums side by side to keep the processor busy; else those of the K planes go together */
     const int line = singly && !s->u && u_plane == wide;
@@ -2037,9 +2012,9 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const size_t step = line ? r->panel : matrix, turns = line ? wide / SRU__PANEL : K;
     const size_t on = (line ? matrix : r->panel) - turns * step;
     size_t of = ((size_t)p->dir * r->panels + p->d0 / SRU__PANEL) * r->panel, turn = 0;
-    const float *packed[SRU__LINE], *b[SRU__LINE], *rows_at;
+    const float *packed[SRU__LINE], *b[SRU__LINE];
     uintptr_t next[SRU__LINE], ahead[SRU__LINE];
-    size_t j, i, k, p0, kc, left, strip, count;
+    size_t j, i, k, t, p0, kc, strip, count;
     a += p->b0 * A;
     u += p->b0 * ldu;
     for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
@@ -2058,7 +2033,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
             packed[k] = panel;
         }
         if (singly) {
-            for (i = 0; i < end; i++)
+            for (i = 0; i < run; i++)
                 r->kern->row(A, a + i * A, packed, (int)count, s->type, u + i * ldu + j, plane, 0,
                              nr);
             continue;
@@ -2070,33 +2045,29 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                                   scratch + k * SRU__PANEL * kc);
                 next[k] = (uintptr_t)packed[k] + (p0 + kc) / sru__each(s->type) * 64;
             }
-            rows_at = a;
-            for (i = strip = 0, left = run; i < end; strip++) {
-                const int width = sru__strip_width(full, left);
-                const size_t m = sru__min(full, left);
-                const float *strip_at = rows_at + p0;
-                /* where blocks of units are shared out, the rows that come next were written by
-                   other threads: fetched once, 64 units on two threads take 0.95 of the time */
-                size_t quarters = 0;
-                if (distant)
-                    quarters = sru__ahead(r->kern, s->type, ahead, next, count, strip, all_strips,
-                                          kc);
-                else if (r->blocks > 1 && !j && i + m < end) {
-                    ahead[0] = (uintptr_t)(strip_at + m * A);
-                    for (k = 1; k < count; k++) ahead[k] = 0;
-                    quarters = 1;
+            for (t = strip = 0; t < runs; t++)
+                for (i = 0; i < run; i += full, strip++) {
+                    const size_t m = sru__min(full, run - i), row = t * s->B + i;
+                    const float *rows = a + row * A + p0;
+                    /* where blocks of units are shared out, the rows that come next were written by
+                       other threads: fetched once, 64 units on two threads take 0.95 of the time */
+                    size_t quarters = 0;
+                    if (distant)
+                        quarters = sru__ahead(r->kern, s->type, ahead, next, count, strip,
+                                              all_strips, kc);
+                    else if (r->blocks > 1 && !j && (i + m < run || t + 1 < runs)) {
+                        ahead[0] = (uintptr_t)(rows + m * A);
+                        for (k = 1; k < count; k++) ahead[k] = 0;
+                        quarters = 1;
+                    }
+                    r->kern->product(kc, rows, A, 1, sru__strip_width(full, run - i), b,
+                                     (int)count, u + row * ldu + j, ldu, plane, p0 > 0, (int)m, nr,
+                                     ahead, quarters);
                 }
-                r->kern->product(kc, strip_at, A, 1, width, b, (int)count, u + i * ldu + j,
-                                 ldu, plane, p0 > 0, (int)m, nr, ahead, quarters);
-                rows_at += m * A;
-                i += m;
-                left -= m;
-                if (!left) rows_at += gap * A, i += gap, left = run;
-            }
         }
         for (k = 0; k < count && s->type == SRU_Q8; k++)
-            for (i = 0; i < end; i += run + gap)
-                sru__scale_q8(r->kern, packed[k], u + i * ldu + k * plane + j, ldu, run,
+            for (t = 0; t < runs; t++)
+                sru__scale_q8(r->kern, packed[k], u + t * s->B * ldu + k * plane + j, ldu, run,
                               (size_t)nr);
     }
 }
@@ -2268,16 +2239,13 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
         r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
         r.copy = in_place ? sru__take_floats(c, rows * s->A) : NULL;
-        r.u = sru__take_each(c, threads, r.u_size);
-        r.scratch = sru__take_each(c, threads, r.scratch_size);
+        r.u = sru__take_floats(c, sru__times((size_t)threads, r.u_size));
+        r.scratch = sru__take_floats(c, sru__times((size_t)threads, r.scratch_size));
         if ((in_place && !r.copy) || !r.u || !r.scratch) return sru__no_memory(c);
     }
     if (c->measure) return SRU_OK;
-    if (!s->T && s->cT)
-        for (b = 0; b < s->B; b++) {
-            if (s->c0) memmove(s->cT + b * s->ldc, s->c0 + b * s->ldc, s->N * 4);
-            else memset(s->cT + b * s->ldc, 0, s->N * 4);
-        }
+    for (b = 0; b < s->B && !s->T && s->cT; b++)
+        sru__cpu_copy(c, s->cT + b * s->ldc, s->c0 ? s->c0 + b * s->ldc : NULL, s->N * 4);
     if (!s->B || !s->N) return SRU_OK;
     r.chunk = chunk;
     for (; r.from < s->T; r.from = r.to) {
@@ -2759,24 +2727,18 @@ static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-/* The same, where each thread packs the keys of the one head for itself: two threads take less time
-   to pack them twice than to fetch what the other has packed. */
-static void sru__attend_twice(void *job, size_t begin, size_t end, int thread)
-{
-    sru__attend_run r = *(const sru__attend_run *)job;
-    r.keys += (size_t)thread * r.blocks * r.block;
-    sru__attend_pack(&r, 0, r.blocks, 0);
-    sru__attend_tasks(&r, begin, end, thread);
-}
-
-/* Whole heads, one after another, without waiting for other threads. */
+/* The same tasks of all heads, without waiting for other threads: each packs the keys of a head for
+   itself, even where two share one. */
 static void sru__attend_heads(void *job, size_t begin, size_t end, int thread)
 {
     sru__attend_run r = *(const sru__attend_run *)job;
+    size_t next;
     r.keys += (size_t)thread * r.blocks * r.block;
-    for (r.first = begin; r.first < end; r.first++) {
+    for (; begin < end; begin = next) {
+        r.first = begin / r.tasks;
+        next = sru__min(end, (r.first + 1) * r.tasks);
         sru__attend_pack(&r, 0, r.blocks, 0);
-        sru__attend_tasks(&r, 0, r.tasks, thread);
+        sru__attend_tasks(&r, begin - r.first * r.tasks, next - r.first * r.tasks, thread);
     }
 }
 
@@ -2903,7 +2865,7 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     /* for a block of queries: themselves, scores, sums, and what goes with those */
     r.room = sru__min(SRU__KEYS, s->T);
     r.scratch_size = r.room * (2 * r.wide + SRU__KEYS + SRU__PANEL) + SRU__KEYS;
-    r.scratch = sru__take_each(c, threads, r.scratch_size);
+    r.scratch = sru__take_floats(c, sru__times((size_t)threads, r.scratch_size));
     r.keys = sru__take_floats(c, s->ring ? 0 : sru__min(sru__max(all, 2), (size_t)threads)
                                                * r.blocks * r.block);
     r.threads = s->ring && 2 * all <= (size_t)threads ? threads : 1;
@@ -2916,19 +2878,17 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     if (!r.scratch || !r.keys || !r.scores) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if (s->ring) {
-        if (r.threads > 1) sru__ring_tasks(&r, 0, all, 0);
-        else sru__parallel(threads, all, sru__ring_tasks, &r);
+        sru__parallel(r.threads > 1 ? 1 : threads, all, sru__ring_tasks, &r);
         sru__ring_advance(&r);
         return SRU_OK;
     }
-    /* as many heads for each thread, and all threads for each of the rest */
-    r.first = all / (size_t)threads * (size_t)threads;
-    sru__parallel(threads, r.first, sru__attend_heads, &r);
-    if (threads == 2)
-        sru__parallel(2, (all - r.first) * r.tasks, sru__attend_twice, &r);
-    else
-        sru__parallel_then(threads, (all - r.first) * r.blocks, sru__attend_pack,
-                           (all - r.first) * r.tasks, sru__attend_tasks, &r);
+    /* as many heads for each thread, and all threads for each of the rest. Two threads share one
+       head of all: it takes them less time to pack its keys twice than to fetch what the other has
+       packed */
+    r.first = threads == 2 ? all : all / (size_t)threads * (size_t)threads;
+    sru__parallel(threads, r.first * r.tasks, sru__attend_heads, &r);
+    sru__parallel_then(threads, (all - r.first) * r.blocks, sru__attend_pack,
+                       (all - r.first) * r.tasks, sru__attend_tasks, &r);
     return SRU_OK;
 }
 
@@ -3103,7 +3063,7 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
        needs; grows with T, not with its square */
     r.scratch_size = SRU__KEYS * (r.tasks * (2 * r.hd + 2 * r.wide + 1) + 2 * r.hd + 3 * r.wide
                                   + 2 * SRU__KEYS);
-    r.scratch = sru__take_each(c, threads, r.scratch_size);
+    r.scratch = sru__take_floats(c, sru__times((size_t)threads, r.scratch_size));
     /* dq of all heads, if that is not much; else of one for each thread, at a time */
     one = r.parts * r.tasks * SRU__KEYS * r.wide;
     floats = sru__min(all * one, sru__max(SRU__CACHE, (size_t)threads * one));
