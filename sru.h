@@ -1026,9 +1026,9 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 /* ---- what kernels are given ------------------------------------------------------------------ */
 
 #define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
-#define SRU__DEPTH 1024     /* of a product's k at a time */
-#define SRU__NEAR  16       /* of k, of which strips and panels are packed side by side */
-#define SRU__STRIDE 32      /* of k between two fetches of 8 lines of what comes next */
+#define SRU__DEPTH 1024     /* of a product's k (or pairs of k) at a time */
+#define SRU__NEAR  16       /* of k (or pairs): packed of every strip or panel before more */
+#define SRU__STRIDE 32      /* of k in which a tile fetches 8 lines, 16 or 32: 1, 2 or 4 quarters */
 #define SRU__PAGE  64       /* of k, whose rows of a panel fill a page of memory */
 #define SRU__CACHE 262144   /* floats that the second-level cache is thought to hold */
 #define SRU__AHEAD 4        /* steps by which the scan fetches what it reads */
@@ -1097,7 +1097,7 @@ typedef struct sru__kernels {
 } sru__kernels;
 
 /* Values of packed weights in a lane of 32 bits. */
-SRU__INLINE size_t sru__each(sru_type type)
+SRU__INLINE size_t sru__per_lane(sru_type type)
 {
     return type == SRU_Q8 ? 4 : type == SRU_BF16 ? 2 : 1;
 }
@@ -1269,9 +1269,9 @@ static uint32_t sru__to_byte(float x, float below)
     return x > -129 && x < 128 ? (uint32_t)(int)(x + half) & 255 : 0;
 }
 
-/* Values of one row as a lane of 32 bits, which holds sru__each(type) of them. They become floats
-   by shifts alone: the bits of values before stay behind a value's own. These are chosen to suit,
-   and it is as exact as if nothing were behind them. */
+/* Values of one row as a lane of 32 bits, which holds sru__per_lane(type) of them. They become
+   floats by shifts alone: the bits of values before stay behind a value's own. These are chosen to
+   suit, and it is as exact as if nothing were behind them. */
 static uint32_t sru__pack_lane(sru_type type, const float *x, float scale)
 {
     uint32_t bits = 0;
@@ -1295,7 +1295,7 @@ static uint32_t sru__pack_lane(sru_type type, const float *x, float scale)
 static void sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
 {
     enum { RUN = 32 };          /* of k at a time: rows of a transposed source share lines */
-    const size_t k = from->cols, panel = sru__packed_panel(type, k), each = sru__each(type);
+    const size_t k = from->cols, panel = sru__packed_panel(type, k), each = sru__per_lane(type);
     float x[SRU__PANEL][RUN];
     char *out = (char *)packed;
     size_t i, j, p, q, m;
@@ -1381,7 +1381,7 @@ static size_t sru__lot(size_t k, size_t least, size_t most)
 /* Whether weights (n,k), as they are packed, are more than the second-level cache holds. */
 static int sru__far(sru_type type, size_t n, size_t k)
 {
-    return n * k / sru__each(type) > SRU__CACHE;
+    return n * k / sru__per_lane(type) > SRU__CACHE;
 }
 
 /* Whether rows are multiplied one by one, by weights unpacked each time on the way: of so few it
@@ -1402,7 +1402,7 @@ static size_t sru__ahead(const sru__kernels *kern, sru_type type, uintptr_t *ahe
                          size_t k)
 {
     const size_t quarter = k / 4 * SRU__PANEL * sizeof(float);
-    const unsigned all = 4 / (unsigned)sru__each(type);         /* in fewer bits they are fewer */
+    const unsigned all = 4 / (unsigned)sru__per_lane(type);     /* in fewer bits they are fewer */
     const int few = strips < 4 * count;
     unsigned quarters = 1, turn = (unsigned)strip, j;
     if (few && kern->panels == 1) {     /* all tiles of the first strips */
@@ -1682,7 +1682,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
                 const void *panel = sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j);
                 b[j] = sru__panel(g->kern, panel, g->type, g->p0, g->kc,
                                   scratch ? scratch + j * SRU__PANEL * g->kc : NULL);
-                next[j] = (uintptr_t)panel + g->p0 / sru__each(g->type) * 64
+                next[j] = (uintptr_t)panel + g->p0 / sru__per_lane(g->type) * 64
                         + panels * sru__packed_panel(g->type, g->k);
             }
         }
@@ -2043,7 +2043,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
             for (k = 0; k < count; k++) {
                 b[k] = sru__panel(r->kern, packed[k], s->type, p0, kc,
                                   scratch + k * SRU__PANEL * kc);
-                next[k] = (uintptr_t)packed[k] + (p0 + kc) / sru__each(s->type) * 64;
+                next[k] = (uintptr_t)packed[k] + (p0 + kc) / sru__per_lane(s->type) * 64;
             }
             for (t = strip = 0; t < runs; t++)
                 for (i = 0; i < run; i += full, strip++) {
@@ -3495,7 +3495,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #ifdef SRU__X86
 #include <immintrin.h>  /* for five things alone, with AVX2 and AVX-512. Minimum and maximum: vector
                            extensions have no operator for them, and comparisons and masks make a
-                           scan 1.15 to 1.3 times as long. The first n of 16 floats: copied to and
+                           scan 1.15 to 1.3 times as long. The first n of a vector: copied to and
                            fro they make a network of 50 units 1.3 times as long. 1/x of 16 floats:
                            divided, they make a scan 1.2 times as long. Bytes that change places in
                            AVX2: shifts would wait for the unit that multiplies, and make a product
@@ -5959,9 +5959,11 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 
 /* =================================================================================================
    Kernels: arithmetic on one thread, written once, compiled for each instruction set in vectors of
-   its own width. In: SRU__ISA, its name; SRU__W, floats in a vector (1: plain C); SRU__MR rows and
-   SRU__NP panels of a full tile of the product, SRU__NP_TWO and SRU__NP_ONE, the most, of tiles of
-   two rows and one: as many as the registers hold. */
+   its own width. In: SRU__ISA, its name; SRU__W, floats in a vector (1: plain C); SRU__MR rows (1,
+   2, 6 or 8) and SRU__NP panels (at most 3) of a full tile of the product; SRU__NP_TWO and
+   SRU__NP_ONE, the most panels of tiles of two rows and of one; why so many, see the product.
+   SRU__NP_ONE is 1, 2, 4 or 6, one less than a prime. If a full tile has one row, it is SRU__NP;
+   if two, SRU__NP_TWO is. */
 
 #define SRU__GLUE_(a, b) a##b
 #define SRU__GLUE(a, b)  SRU__GLUE_(a, b)
@@ -5976,14 +5978,14 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__RUN         (SRU__W > 1 ? SRU__W : 4)  /* lines of a panel in one go, for one row */
 /* F(n), where the compiler knows n: 1 ... SRU__NP_ONE */
 #if SRU__NP_ONE >= 6
-#define SRU__LINES(F) (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : n == 4 ? F(4) \
-                     : n == 5 ? F(5) : F(6))
+#define SRU__KNOWN_N(F)  (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : n == 4 ? F(4) \
+                          : n == 5 ? F(5) : F(6))
 #elif SRU__NP_ONE >= 4
-#define SRU__LINES(F) (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : F(4))
+#define SRU__KNOWN_N(F)  (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : F(4))
 #elif SRU__NP_ONE >= 2
-#define SRU__LINES(F) (n == 1 ? F(1) : F(2))
+#define SRU__KNOWN_N(F)  (n == 1 ? F(1) : F(2))
 #else
-#define SRU__LINES(F) F(1)
+#define SRU__KNOWN_N(F)  F(1)
 #endif
 #define SRU__LOADS       (SRU__W == 16 ? SRU__NP_ONE : 1)   /* before sums, if registers suffice */
 /* i = 0 ... n-1, unrolled; n becomes known by inlining, `most` is known from the start: only then
@@ -6013,8 +6015,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__one_of      SRU__FN(one_of)
 #define sru__sum         SRU__FN(sum)
 #define sru__highest     SRU__FN(highest)
-#define sru__least       SRU__FN(least)
-#define sru__most        SRU__FN(most)
+#define sru__smaller     SRU__FN(smaller)
+#define sru__larger      SRU__FN(larger)
 #define sru__exps        SRU__FN(exps)
 #define sru__exp         SRU__FN(exp)
 #define sru__tanh        SRU__FN(tanh)
@@ -6129,8 +6131,8 @@ SRU__INLINE sru__vec sru__abs(sru__vec x)
 #define SRU__MIN(a, x) sru__select(SRU__IF_NUMBER(x, a < x), a, x)
 #define SRU__MAX(a, x) sru__select(SRU__IF_NUMBER(x, a > x), a, x)
 #endif
-SRU__INLINE sru__vec sru__least(sru__vec a, sru__vec x) { return SRU__MIN(a, x); }
-SRU__INLINE sru__vec sru__most(sru__vec a, sru__vec x) { return SRU__MAX(a, x); }
+SRU__INLINE sru__vec sru__smaller(sru__vec a, sru__vec x) { return SRU__MIN(a, x); }
+SRU__INLINE sru__vec sru__larger(sru__vec a, sru__vec x) { return SRU__MAX(a, x); }
 
 /* The sum of all lanes, or the highest, by halves: vectors of four as long as there are so many,
    for one lane after another is five times as slow. */
@@ -6205,7 +6207,7 @@ SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const flo
     sru__vec t[SRU__CHAINS], k, r[SRU__CHAINS], y[SRU__CHAINS];
     int i, p;
     SRU__EACH(i, n, SRU__CHAINS) {
-        x[i] = sru__least(sru__zero() + 87.33f, sru__most(sru__zero() - 87.33f, x[i]));
+        x[i] = sru__smaller(sru__zero() + 87.33f, sru__larger(sru__zero() - 87.33f, x[i]));
         /* sign*x = k ln 2 + r. Floats at 1.5*2^23 are 1 apart: adding it rounds to k, and 127 more
            leave in the low bits the exponent of 2^k */
         t[i] = x[i] * (sign * 1.44269504f) + 12583039.0f;
@@ -6242,21 +6244,38 @@ SRU__INLINE sru__vec sru__tanh(sru__vec x)
     return sru__select(a < sru__zero() + 0.625f, little, big);
 }
 
-/* sqrt(x) for x >= 0, or 1/sqrt(x): guessed from the bits, then three of Newton's steps, which
+/* sqrt(x) for x >= 0, or its inverse: guessed from the bits, then three of Newton's steps, which
    would make NaN of infinity. */
-SRU__INLINE sru__vec sru__root(sru__vec x, const int power)
+SRU__INLINE sru__vec sru__root(sru__vec x, const int inverse)
 {
     sru__vec half, y;
-    x = sru__least(sru__zero() + 3.4e38f, x);
+    x = sru__smaller(sru__zero() + 3.4e38f, x);
     half = x * 0.5f;
     y = sru__from_bits(0x5f375a86u - (sru__to_bits(x) >> 1));
     y = y * (1.5f - half * y * y);
     y = y * (1.5f - half * y * y);
     y = y + y * (0.5f - half * y * y);
-    return power > 0 ? x * y : y;
+    return inverse ? y : x * y;
 }
 
-/* ---- the product ----------------------------------------------------------------------------- */
+/* ---- the product -------------------------------------------------------------------------------
+
+   C = A B, or C += A B. B is packed in panels of 16 columns: for each k a line of 16 floats, 64
+   bytes, a line of the cache; so a panel is read from front to back. A tile is some rows of C by
+   one panel or a few. Its sums stay in registers while k runs: each k takes a line of each panel
+   and a number of each row, and uses each of these for all rows, or all panels. A full tile fills
+   the registers. One of fewer rows has more panels, if it can: a sum waits for the one before it in
+   its chain, and it takes many chains to keep the processor busy.
+
+                       full tile     registers                  two rows    one row
+       avx512          8 rows x 3    24 sums + 3 of B, of 32    3 panels    6 panels
+       avx2            6 rows x 1    12 sums + 2 of B, of 16    2           6; clang 4
+       neon and alike  6 rows x 1    24 sums + 4 of B, of 32    1           2
+       sse2            2 rows x 1     8 sums + 4 of B, of 16    1           2
+       scalar          1 row  x 1    16 sums                    -           1
+
+   product() is called for a strip, the rows of a tile; strip() cuts its panels into tiles; edge()
+   sees to columns that do not exist; tile() is the loop over k, and step() one of its sums. */
 
 #ifdef SRU__DOT
 /* Words of two bfloat16, of values that follow one another along k, the first of them in the lower
@@ -6311,14 +6330,16 @@ SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__
     return a * b + acc;
 }
 
-/* C = A B or += A B over k, of so many rows and vectors of columns: those of whole panels, or the
-   first ones of one panel. Element (i,p) of A is a[i*row + p*col]; where only mr rows exist, some
-   are computed twice. b[j] is a panel of k rows of 16. (With `pairs` both hold words of two values,
-   and k counts these.) Each element of C is one chain of sums, k ascending, taken up from C itself:
-   however the work is cut, the bits are the same. Panels of C are `plane` floats apart. From
-   address `ahead` on, if not 0, so many quarters of a panel are fetched into the cache, a few lines
-   at a time, for of many at once the processor drops some. So is the tile below, likely to be the
-   next: where vectors are wide, bit by bit, for its 24 lines at once would hold up those of B. */
+/* One tile of C = A B, or of C += A B where `add`: `rows` rows by `vectors` vectors of columns,
+   whole panels or the first vectors of one. Element (i,p) of A is a[i*row + p*col]. b[j] is panel
+   j, k lines of 16. Row i of panel j of C is at c + i*ldc + j*plane. (With `pairs` each float of A
+   and B stands for a word of two values, and k counts these.) Each element of C is one chain of
+   sums, k ascending, taken up from C itself: however the work is cut, the bits are the same. If
+   only mr of the rows exist, some are computed twice, and stored twice.
+   On the way it fetches into the cache what is needed next, a few lines at a time, for of many at
+   once the processor drops some: `quarters` quarters of a panel from address `ahead` on, unless
+   that is 0; and where vectors are wide the tile of C below, whose 24 lines at once would hold up
+   those of B. */
 SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vectors, size_t k,
                                const float *a, size_t row, size_t col, const float *const *b,
                                float *c, size_t ldc, size_t plane, int add, int mr,
@@ -6337,9 +6358,11 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     size_t p, end, line = 0;
     int i, j;
     SRU__EACH(j, panels, SRU__NP_ONE) bp[j] = b[j];
-    SRU__EACH(i, rows < 4 ? rows : 4, 4)    /* of four the third may be the last of those there */
+    /* row i of the tile is row first[i/4] + at[i%4] of A and C. Of four where three exist, the last
+       is the third again; of more, the second quad ends with the last row that exists */
+    SRU__EACH(i, rows < 4 ? rows : 4, 4)
         at[i] = (size_t)(rows == 4 && i == mr ? i - 1 : i);
-    SRU__EACH(i, (rows + 3) / 4, QUADS) {   /* of more, the second four end where those there do */
+    SRU__EACH(i, (rows + 3) / 4, QUADS) {
         first[i] = (size_t)(i ? mr - (rows - 4 * i) : 0);
         quad[i] = a + first[i] * row;
     }
@@ -6351,6 +6374,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
                                     + (size_t)(j % SRU__VP) * SRU__W);
     }
     if (!ahead) ahead = (uintptr_t)b[0];    /* what is read anyway: no condition in the loop */
+    /* `stride` of k at a time, each with the same 8 lines, a quarter of SRU__STRIDE lines of B */
     for (p = 0; p < k; ahead += SRU__STRIDE * SRU__PANEL) {
         end = sru__min(k, p + stride);
         SRU__UNROLL
@@ -6389,8 +6413,9 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     }
 }
 
-/* The same where only nr columns of each panel exist. With plane 0 panels of C lie end to end, and
-   only the last is narrower. */
+/* The same where only nr columns of each panel exist: then the tile's C is `t`, copied from C and
+   back, unless it is the first half of one panel. With plane 0 panels of C lie end to end, and only
+   the last is narrower. */
 SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels, size_t k,
                                const float *a, size_t row, size_t col, const float *const *b,
                                float *c, size_t ldc, size_t plane, int add, int mr, int nr,
@@ -6420,15 +6445,15 @@ SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels
                    t + (size_t)i * ldt + j * SRU__PANEL, bytes);
 }
 
-/* A strip of `width` rows, SRU__MR, 4, 2 or 1, of which mr exist, times any number of panels, while
+/* A strip of `rows` rows, SRU__MR, 4, 2 or 1, of which mr exist, times any number of panels, while
    tile j fetches so many quarters of a panel from ahead[j] on, if not 0; see above. */
 SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_t row, size_t col,
-                                int width, const float *const *b, int panels, float *c, size_t ldc,
+                                int rows, const float *const *b, int panels, float *c, size_t ldc,
                                 size_t plane, int add, int mr, int nr, const uintptr_t *ahead,
                                 size_t quarters)
 {
     const size_t apart = plane ? plane : SRU__PANEL;
-    const int most = width == 1 ? SRU__NP_ONE : width == 2 ? SRU__NP_TWO : SRU__NP;
+    const int most = rows == 1 ? SRU__NP_ONE : rows == 2 ? SRU__NP_TWO : SRU__NP;
     while (panels > 0) {
         /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1. Divisions are slow */
         const int times = panels <= most ? 1 : (panels + most - 1) / most;
@@ -6437,9 +6462,9 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
         const uintptr_t from = quarters ? *ahead++ : 0;
         int i, j;
         /* the tile below is likely to be the next; wide ones fetch it themselves, bit by bit */
-        for (i = 0; SRU__W < 16 && i < mr && width > 1 && ldc > 16 * SRU__PANEL; i++)
+        for (i = 0; SRU__W < 16 && i < mr && rows > 1 && ldc > 16 * SRU__PANEL; i++)
             for (j = 0; j < n; j++)
-                SRU__PREFETCH((uintptr_t)c + ((size_t)(width + i) * ldc + (size_t)j * apart) * 4);
+                SRU__PREFETCH((uintptr_t)c + ((size_t)(rows + i) * ldc + (size_t)j * apart) * 4);
 #define SRU__TILE(R, N) SRU__FN(edge)(pairs, R, N, k, a, row, col, b, c, ldc, plane, add, mr, cut, \
                                       from, quarters)
 #define SRU__ROW_TILE(N) SRU__TILE(1, N)
@@ -6447,10 +6472,10 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
         ((MOST) == 1 || n == 1 ? SRU__TILE(R, 1) \
          : (MOST) == 2 || n == 2 ? SRU__TILE(R, (MOST) >= 2 ? 2 : 1) \
                                  : SRU__TILE(R, (MOST) >= 3 ? 3 : 1))
-        if (width == SRU__MR) SRU__TILES(SRU__MR, SRU__NP);
-        else if (width == 1) SRU__LINES(SRU__ROW_TILE);
+        if (rows == SRU__MR) SRU__TILES(SRU__MR, SRU__NP);
+        else if (rows == 1) SRU__KNOWN_N(SRU__ROW_TILE);
 #if SRU__MR > 2
-        else if (width == 4) SRU__TILES(4, SRU__NP);
+        else if (rows == 4) SRU__TILES(4, SRU__NP);
         else SRU__TILES(2, SRU__NP_TWO);
 #endif
 #undef SRU__TILES
@@ -6462,41 +6487,41 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
     }
 }
 
-static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int width,
+static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, int rows,
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                              int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
 {
     /* five and six rows in two turns: vectors of 16 take longer to multiply than to load again, but
        for the few sums of a single panel, which wait for one another */
-    if (SRU__W == 16 && width == SRU__MR && panels > 1 && (mr == 5 || mr == 6)) {
+    if (SRU__W == 16 && rows == SRU__MR && panels > 1 && (mr == 5 || mr == 6)) {
         SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead,
                          quarters);
         a += 4 * row;
         c += 4 * ldc;
-        width = mr -= 4;
+        rows = mr -= 4;
         quarters = 0;
     }
-    SRU__FN(strip)(0, k, a, row, col, width, b, panels, c, ldc, plane, add, mr, nr, ahead,
+    SRU__FN(strip)(0, k, a, row, col, rows, b, panels, c, ldc, plane, add, mr, nr, ahead,
                    quarters);
 }
 
 #ifdef SRU__DOT
-static void SRU__FN(product_bf16)(size_t k, const float *a, size_t row, size_t col, int width,
+static void SRU__FN(product_bf16)(size_t k, const float *a, size_t row, size_t col, int rows,
                          const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                          int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
 {
-    SRU__FN(strip)(1, k, a, row, col, width, b, panels, c, ldc, plane, add, mr, nr, ahead,
+    SRU__FN(strip)(1, k, a, row, col, rows, b, panels, c, ldc, plane, add, mr, nr, ahead,
                    quarters);
 }
 #endif
 
-/* ---- packed in fewer bits -------------------------------------------------------------------- */
+/* ---- one row times packed weights, and weights in fewer bits --------------------------------- */
 
-/* Value r of each lane: of two in BF16, of four in Q8; behind its bits are those of values before,
-   see sru__pack(). Those of Q8 come 2^24 times as large, in the upper byte of a whole number, and
-   have not been multiplied by the scale of their row. The caller sees to both. */
+/* Value r of each 32-bit word: one of two bfloat16, or of four bytes (Q8), moved to the word's
+   upper end. The bits of the values before it stay behind it; sru__pack_lane() allows for them. A
+   byte b comes as about b*2^24, not multiplied by the scale of its unit: callers see to both. */
 #define SRU__Q8_UNIT (1.0f / 16777216.0f)
-SRU__INLINE sru__vec SRU__FN(lane)(sru__bits x, sru_type type, const int r)
+SRU__INLINE sru__vec SRU__FN(value)(sru__bits x, sru_type type, const int r)
 {
     if (type == SRU_BF16) return sru__from_bits(r ? x : x << 16);
 #ifdef SRU__BYTES
@@ -6527,7 +6552,7 @@ SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
 /* Rows p0 ... p0+k-1 of a panel as floats, without the scale of Q8. */
 static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k)
 {
-    const size_t each = type == SRU_BF16 ? 2 : 4;
+    const size_t each = sru__per_lane(type);
     const char *from = (const char *)panel + (type == SRU_Q8 ? 64 : 0) + p0 / each * 64;
     float last[4 * SRU__PANEL];
     size_t p, v;
@@ -6539,7 +6564,7 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
             sru__vec w;
             int r;
             SRU__EACH(r, (int)each, 4) {
-                w = SRU__FN(lane)(x, type, r);
+                w = SRU__FN(value)(x, type, r);
                 if (type == SRU_Q8) w = w * SRU__Q8_UNIT;
                 sru__store(to + (size_t)r * SRU__PANEL + v, w);
             }
@@ -6548,7 +6573,9 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
     }
 }
 
-/* A word of each lane of panels side by side, at `at` bytes, times the numbers of a row for it. */
+/* acc[j] += a[r] * value r of the words of vector j, for r = 0, 1 (BF16) or 0 ... 3 (Q8): one line
+   of each panel, 16 words at `at` bytes, which hold two or four values of k, times the numbers of
+   the row for these. */
 SRU__INLINE void SRU__FN(row_step)(const int panels, sru_type type, sru__vec *acc,
                                    const char *const *from, size_t at, const float *a)
 {
@@ -6561,12 +6588,12 @@ SRU__INLINE void SRU__FN(row_step)(const int panels, sru_type type, sru__vec *ac
             if (j < panels * SRU__VP)
                 x[j - g] = SRU__FN(load_bits)(from[j / SRU__VP] + at
                                               + (size_t)(j % SRU__VP) * SRU__W * 4);
-        SRU__EACH(r, type == SRU_BF16 ? 2 : 4, 4) {
+        SRU__EACH(r, (int)sru__per_lane(type), 4) {
             SRU__UNROLL
             for (j = g; j < g + SRU__LOADS; j++)
                 if (j < panels * SRU__VP)
                     acc[j] = sru__one_of(panels * SRU__VP,
-                                         a[r] * SRU__FN(lane)(x[j - g], type, r) + acc[j]);
+                                         a[r] * SRU__FN(value)(x[j - g], type, r) + acc[j]);
         }
     }
 }
@@ -6575,7 +6602,7 @@ SRU__INLINE void SRU__FN(row_step)(const int panels, sru_type type, sru__vec *ac
 SRU__INLINE void SRU__FN(row_words)(const int panels, sru_type type, sru__vec *acc,
                                     const char *const *from, size_t k, const float *a)
 {
-    const size_t each = sru__each(type);
+    const size_t each = sru__per_lane(type);
     float rest[4] = { 0, 0, 0, 0 };
     size_t p;
     for (p = 0; k - p >= each; p += each)
@@ -6586,8 +6613,9 @@ SRU__INLINE void SRU__FN(row_words)(const int panels, sru_type type, sru__vec *a
     }
 }
 
-/* Lines of floats, of each panel `run` one after the other, times as many of a row. The panels take
-   turns in the order of the multiples of `by`, modulo a prime. */
+/* acc += a[i] * line i of each panel, for `run` lines i = p, p+1, ...: all of one panel, then all
+   of the next. Turn g is that of panel j where j+1 = g*by modulo SRU__NP_ONE+1, a prime: so each
+   panel has one turn. */
 SRU__INLINE void SRU__FN(row_lines)(const int panels, const int run, const int by, sru__vec *acc,
                                     const char *const *from, size_t p, const float *a)
 {
@@ -6687,7 +6715,7 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
          : type == SRU_BF16 ? SRU__FN(row_tile)(N, SRU_BF16, k, a, b, to, wide, add) \
                             : SRU__FN(row_tile)(N, SRU_Q8, k, a, b, to, wide, 0))
         if (n == SRU__NP_ONE && type == SRU_F32) SRU__FN(row_full)(k, a, b, to, wide, add);
-        else SRU__LINES(SRU__ROW);
+        else SRU__KNOWN_N(SRU__ROW);
 #undef SRU__ROW
         for (j = 0; j < runs && part; j++)
             memcpy(c + (size_t)j * plane, t + j * SRU__PANEL, bytes);
@@ -6707,9 +6735,18 @@ SRU__INLINE void SRU__FN(fetch)(const float *p)
     for (i = 0; i < 4 * SRU__W; i += 16) SRU__PREFETCH(p + i);
 }
 
-/* nv vectors side by side, of units with so many gates. What is loaded comes before what is
-   multiplied and added: gcc would not fuse these around the branches of a part's load, and bits
-   would depend on where a block ends. */
+/* The T steps of nv vectors of units side by side; the last vector has `last` of them. For each
+   unit, where u0, u1, u2, u3 are its values in the K planes of u, and sigmoid(z) = 1/(1 + exp(-z)):
+
+       f = sigmoid(u1 + (vf + vft)*c + bf)         vft, vrt: of this step, from vt
+       r = sigmoid(u2 + (vr + vrt)*c + br)         with one gate (K = 2) r is 1
+       c = (c - u0)*f + u0
+       h = (g(c) - skip)*r*keep + skip             skip: u3 where K is 4, else scale_x*x or 0
+
+   With two gates g(c) is c or tanh(c). With one it is max(0,c), and h = g(c)*keep + skip. A padded
+   step leaves c and has h = 0. What is loaded comes before what is multiplied and added: gcc would
+   not fuse these around the branches of a part's load, and bits would depend on where a block
+   ends. */
 SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, size_t at,
                                        const int nv, size_t last)
 {
@@ -6747,7 +6784,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
                 z[gates*q] = vft * c[q] + uf;
                 if (gates > 1) z[gates*q+1] = vrt * c[q] + ur;
             }
-            sru__exps(gates * nv, z, -1, 1);
+            sru__exps(gates * nv, z, -1, 1);        /* z becomes 1/f and 1/r */
         }
         if (t < fetched) {
             if (x) SRU__FN(fetch)(x + SRU__AHEAD * s->step);
@@ -6771,7 +6808,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
                 c[q] = (c[q] - u0) * f + u0;
                 /* a state that fades out would become denormal, and slow */
                 if (!SRU__FLUSHES) c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
-                g = gates == 1 ? sru__most(zero, c[q]) : s->use_tanh ? sru__tanh(c[q]) : c[q];
+                g = gates == 1 ? sru__larger(zero, c[q]) : s->use_tanh ? sru__tanh(c[q]) : c[q];
                 sru__store_part(h + i, gates > 1 ? (g - skip) * r + skip : g * r + skip, n);
             }
             if (cs) sru__store_part(cs + i, c[q], n);
@@ -6810,12 +6847,14 @@ static void SRU__FN(scan_forward)(const sru__scan_job *s)
 }
 
 #ifndef SRU_NO_BACKWARD
-/* From the last step to the first; pointers are those of the first. */
+/* The gradients, from the last step to the first; pointers are those of the first. `was` is the
+   state before a step, dc the gradient of the state after it, and then of the one before. One
+   product in each sum: of two, gcc might fuse now this, now that one. */
 SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const int gates, size_t at,
                                                 const int nv, size_t last)
 {
     const sru__vec zero = sru__zero(), one = zero + 1.0f;
-    sru__vec vf[4], vr[4], bf[4], br[4], keep[4], c0[4], c1[4], z[8];
+    sru__vec vf[4], vr[4], bf[4], br[4], keep[4], c0[4], was[4], z[8];
     sru__vec dc[4], dvf[4], dvr[4], dbf[4], dbr[4];
     ptrdiff_t t;
     int k, q;
@@ -6854,13 +6893,13 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
             if (skipped) continue;
             if (vt) vft = vft + sru__load_part(vt + i, n);
             if (vt && gates > 1) vrt = vrt + sru__load_part(vt + s->plane + i, n);
-            c1[q] = t ? sru__load_part(c - s->step + i, n) : c0[q];
+            was[q] = t ? sru__load_part(c - s->step + i, n) : c0[q];
             uf = sru__load_part(u + s->u_plane + i, n) + bf[q];
             if (gates > 1) ur = sru__load_part(u + 2 * s->u_plane + i, n) + br[q];
-            z[gates*q] = vft * c1[q] + uf;
-            if (gates > 1) z[gates*q+1] = vrt * c1[q] + ur;
+            z[gates*q] = vft * was[q] + uf;
+            if (gates > 1) z[gates*q+1] = vrt * was[q] + ur;
         }
-        if (!skipped) sru__exps(gates * nv, z, -1, 1);
+        if (!skipped) sru__exps(gates * nv, z, -1, 1);      /* z becomes 1/f and 1/r */
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
             sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, dzf, dzr, dht, dct;
@@ -6893,25 +6932,25 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
             if (gates == 1) dct = sru__select(g > zero, dg, zero) + dc[q];
             else dct = s->use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
 
-            /* forward: c = (c1 - u0)*f + u0, f = sigmoid(zf) */
+            /* forward: c = (was - u0)*f + u0, f = sigmoid(zf) */
             sru__store_part(du + i, dct * (one - f), n);
-            dzf = dct * (c1[q] - u0) * f * (one - f);
+            dzf = dct * (was[q] - u0) * f * (one - f);
             sru__store_part(du + s->u_plane + i, dzf, n);
             if (gates > 1) sru__store_part(du + 2 * s->u_plane + i, dzr, n);
 
-            /* forward: zf = u1 + vf*c1 + bf, zr = u2 + vr*c1 + br */
-            dvft = sru__rounded(dzf * c1[q]);
+            /* forward: zf = u1 + vf*was + bf, zr = u2 + vr*was + br */
+            dvft = sru__rounded(dzf * was[q]);
             if (dvt) sru__store_part(dvt + i, dvft, n);
             dvf[q] = dvf[q] + dvft;
             dbf[q] = dbf[q] + dzf;
             if (gates > 1) {
-                dvrt = sru__rounded(dzr * c1[q]);
+                dvrt = sru__rounded(dzr * was[q]);
                 if (dvt) sru__store_part(dvt + s->plane + i, dvrt, n);
                 dvr[q] = dvr[q] + dvrt;
                 dbr[q] = dbr[q] + dzr;
-                dc[q] = dct * f + (dzf * vft + dzr * vrt);
+                dc[q] = dct * f + (dzr * vrt + sru__rounded(dzf * vft));
             } else {
-                dc[q] = dct * f + dzf * vft;
+                dc[q] = dct * f + sru__rounded(dzf * vft);
             }
         }
     }
@@ -6965,7 +7004,7 @@ SRU__INLINE sru__vec SRU__FN(weigh)(float *s, const int n, float most, sru__vec 
    weights. most (n) is about the highest score so far: weights may well be above 1, if only they
    stay finite. total (n,16) is the sum of the weights so far, in lanes, sums (n,wide) that of
    values by weights; these shrink where most rises. */
-#define SRU__SLACK 16.0f
+#define SRU__SLACK 16.0f        /* most rises with scores above it by more: weights <= exp(16) */
 SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, float *most,
                                       float *total, float *sums, size_t wide)
 {
@@ -6974,7 +7013,7 @@ SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, flo
         sru__vec best = sru__zero() + SRU__HIDDEN, sum = sru__load(total);
         float now = *most;
         size_t at;
-        for (at = 0; at < keys; at += SRU__W) best = sru__most(best, sru__load(s + at));
+        for (at = 0; at < keys; at += SRU__W) best = sru__larger(best, sru__load(s + at));
         if (sru__any(best > sru__zero() + (now + SRU__SLACK))) {
             const float highest = sru__highest(best);
             const sru__vec by = sru__exp(sru__zero() + (now - highest));
@@ -7014,7 +7053,9 @@ static float SRU__FN(attended)(float *o, float *a, const float *q, const float *
 }
 
 #ifndef SRU_NO_BACKWARD
-/* From scores and the gradients ds of the weights p: s = p, ds = p*(ds - mean). */
+/* Of one query and SRU__KEYS keys: s holds scores, ds the gradients of their softmax p. Then s = p
+   and ds = p*(ds - mean), the gradients of the scores; mean is the sum of p*ds over all keys.
+   stats, from forward: m and 1/sum, so that p = exp(s - m)/sum. */
 static void SRU__FN(attend_backward)(float *s, float *ds, const float *stats, float mean)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
@@ -7083,7 +7124,7 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
             mean[r] = x[r * n] + SRU__FN(row_sum)(x + r * n, x[r * n], 0, n) / (float)n;
         for (r = 0; r < lot; r++) rstd[r] = SRU__FN(row_sum)(x + r * n, mean[r], 1, n) / (float)n;
         for (r = 0; r < lot; r += SRU__W) {
-            const sru__vec v = sru__root(sru__load(rstd + r) + 1e-5f, -1);
+            const sru__vec v = sru__root(sru__load(rstd + r) + 1e-5f, 1);
             sru__store(rstd + r, v);
         }
         for (r = 0; r < lot; r++) {
@@ -7148,16 +7189,17 @@ static void SRU__FN(layernorm_backward)(float *dx, float *dgain, float *dbias, c
                 s2 = g * ((sru__load(x + at + i) - mean) * rstd) + s2;
             }
             if (i < n) {
+                const sru__vec d = SRU__FN(load_end)(x + at, n) - mean;
                 g = SRU__FN(load_end)(dy + at, n) * SRU__FN(load_end)(gain, n);
                 g = sru__select(fresh, g, sru__zero());
                 s1 = s1 + g;
-                s2 = g * ((SRU__FN(load_end)(x + at, n) - mean) * rstd) + s2;
+                s2 = g * (sru__select(fresh, d, sru__zero()) * rstd) + s2;
             }
             means[2 * r] = sru__sum(s1) / (float)n;
             means[2 * r + 1] = sru__sum(s2) / (float)n;
         }
         for (r = 0; r < lot; r++, dy += n, x += n, stats += 2) {
-            for (i = 0; i + SRU__W <= n; i += SRU__W)
+            for (i = 0; i + SRU__W <= n; i += SRU__W)   /* knowing that they are a whole vector */
                 SRU__FN(norm_columns)(i, SRU__W, dx, dgain, dbias, dy, x, gain, stats,
                                       means + 2 * r, beta);
             if (i < n)
@@ -7187,11 +7229,12 @@ static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, fl
     const float aim = y[target];
     float most, total;
     size_t i;
-    for (i = 0; i + SRU__W <= n; i += SRU__W) best = sru__most(best, sru__load(y + i));
+    for (i = 0; i + SRU__W <= n; i += SRU__W) best = sru__larger(best, sru__load(y + i));
     most = sru__highest(best);
     for (; i < n; i++) most = y[i] > most ? y[i] : most;
     for (i = 0; i < n; i += SRU__W) {
         sru__vec e = sru__exp(sru__load_part(y + i, n - i) - most);
+        /* lanes without a value hold exp(0 - most) */
         if (n - i < SRU__W) e = sru__load_part((const float *)&e, n - i);
         sum = sum + e;
         if (dy) sru__store_part(dy + i, e, n - i);
@@ -7289,6 +7332,8 @@ static double SRU__FN(squares)(const float *g, size_t n)
     return total;
 }
 
+/* With d = scale*g: m += (1 - beta1)*(d - m), v += (1 - beta2)*(d*d - v), g = 0 and
+   p = (1 - lr*decay)*p - lr*m/(1 - beta1^t) / (sqrt(v/(1 - beta2^t)) + eps). */
 static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__adamw_job *s,
                            size_t n)
 {
@@ -7300,8 +7345,8 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
         /* one product in each sum: of two, the compiler might fuse now this, now that one; v must
            not become infinite, or the next one is NaN */
         const sru__vec m1 = (d - m0) * s->step1 + m0, sum = (d * d - v0) * s->step2 + v0;
-        const sru__vec v1 = sru__least(sru__zero() + 3.4e38f, sum);
-        const sru__vec down = sru__root(v1, 1) * s->root_unbias2 + s->eps;
+        const sru__vec v1 = sru__smaller(sru__zero() + 3.4e38f, sum);
+        const sru__vec down = sru__root(v1, 0) * s->root_unbias2 + s->eps;
         sru__store_part(m + i, m1, n - i);
         sru__store_part(v + i, v1, n - i);
         sru__store_part(p + i, p0 * s->shrink - m1 * s->rate / down, n - i);
@@ -7350,7 +7395,7 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef SRU__RUN
 #undef SRU__Q8_UNIT
 #undef SRU__LOADS
-#undef SRU__LINES
+#undef SRU__KNOWN_N
 #undef SRU__SLACK
 #undef SRU__EACH
 #undef sru__vec
@@ -7374,8 +7419,8 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef sru__sum
 #undef sru__highest
 #undef sru__fold
-#undef sru__least
-#undef sru__most
+#undef sru__smaller
+#undef sru__larger
 #undef sru__exps
 #undef sru__exp
 #undef sru__tanh

@@ -1605,6 +1605,14 @@ static void test_layernorm(void)
         op->layernorm_forward(&c, out, NULL, level, randoms(j), zeros(j), 3, j);
         for (i = 0; i < 3*j && !(out[i] < 0 || out[i] > 0); i++) {}
         CHECK(i == 3*j, "layer norm of %lu equal numbers is not 0", (unsigned long)j);
+        /* and large ones, beside which (0 - mean)/deviation would be infinite */
+        for (i = 0; i < 3*j; i++) level[i] = 2e36f;
+        op->layernorm_forward(&c, out, stats, level, randoms(j), zeros(j), 3, j);
+        op->layernorm_backward(&c, out, NULL, NULL, randoms(3*j), level, randoms(j), stats, 0, 3,
+                               j);
+        for (i = 0; i < 3*j && test_finite(&out[i]); i++) {}
+        CHECK(i == 3*j, "gradients of layer norm of %lu large equal numbers are not finite",
+              (unsigned long)j);
     }
     for (i = 0; i < 3*n; i++) x[i] = i < n ? 0 : i < 2*n ? 0.1f : -3;
     op->layernorm_forward(&c, y, stats, x, gain, bias, 3, n);
