@@ -3091,7 +3091,7 @@ static sru_status sru__cpu_attention_backward(const sru_context *ctx, const sru_
 
 /* ---- operators: layer norm ------------------------------------------------------------------- */
 
-/* Of this operator and of the next ones, whatever rows they work on. */
+/* Of this operator and of the next ones. */
 typedef struct sru__rows_job {
     float *y, *stats;               /* stats in backward: dgain of each part, then their dbias */
     float *dgain, *dbias;
@@ -3101,17 +3101,19 @@ typedef struct sru__rows_job {
     size_t rows, n, size, parts;
     uint64_t key;
     double *sums;
+    float *m, *v, *g;               /* of adamw, whose parameters are y */
+    sru__adamw_job adamw;
     const sru__kernels *kern;
 } sru__rows_job;
 
 /* An operator without scratch memory: its work on `count` parts, by the threads that so many
-   operations are worth. *kern is a field of the job. */
+   operations are worth. */
 static sru_status sru__share_out(const sru_context *ctx, double operations, size_t count,
-                                 sru__work work, void *job, const sru__kernels **kern)
+                                 sru__work work, sru__rows_job *job)
 {
     const sru_context c = sru__context(ctx);
     if (c.measure) return SRU_OK;
-    *kern = sru__kern(&c);
+    job->kern = sru__kern(&c);
     sru__parallel(sru__threads(&c, operations), count, work, job);
     return SRU_OK;
 }
@@ -3147,8 +3149,7 @@ static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, f
     s.bias = bias;
     s.rows = rows;
     s.n = n;
-    return sru__share_out(ctx, 40.0 * (double)rows * (double)n, rows, sru__layernorm_rows, &s,
-                          &s.kern);
+    return sru__share_out(ctx, 40.0 * (double)rows * (double)n, rows, sru__layernorm_rows, &s);
 }
 
 #ifndef SRU_NO_BACKWARD
@@ -3256,8 +3257,7 @@ static sru_status sru__cpu_embedding_forward(const sru_context *ctx, float *y,
     if (status || !rows || !n) return status;
     s.y = y;
     s.x = table;
-    return sru__share_out(ctx, 20.0 * (double)rows * (double)n, rows, sru__embedding_rows, &s,
-                          &s.kern);
+    return sru__share_out(ctx, 20.0 * (double)rows * (double)n, rows, sru__embedding_rows, &s);
 }
 
 #ifndef SRU_NO_BACKWARD
@@ -3283,8 +3283,7 @@ static sru_status sru__cpu_embedding_backward(const sru_context *ctx, float *dta
     if (status || !rows || !n || !size) return status;
     s.y = dtable;
     s.dy = dy;
-    return sru__share_out(ctx, 20.0 * (double)rows * (double)n, n, sru__embedding_columns, &s,
-                          &s.kern);
+    return sru__share_out(ctx, 20.0 * (double)rows * (double)n, n, sru__embedding_columns, &s);
 }
 #endif
 
@@ -3334,7 +3333,7 @@ static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float
     s.rows = T;
     s.n = n;
     return sru__share_out(ctx, 20.0 * (double)T * (double)n + 200.0 * (double)n,
-                          sru__ceil(n, SRU__PANEL), sru__dropout_columns, &s, &s.kern);
+                          sru__ceil(n, SRU__PANEL), sru__dropout_columns, &s);
 }
 
 static void sru__loss_parts(void *job, size_t begin, size_t end, int thread)
@@ -3382,7 +3381,7 @@ static sru_status sru__cpu_softmax_loss(const sru_context *ctx, double *loss, fl
     s.n = n;
     s.sums = sums;
     s.parts = sru__min(rows, SRU__PARTS);
-    sru__share_out(ctx, 80.0 * (double)rows * (double)n, s.parts, sru__loss_parts, &s, &s.kern);
+    sru__share_out(ctx, 80.0 * (double)rows * (double)n, s.parts, sru__loss_parts, &s);
     for (i = 0; i < s.parts; i++) *loss += sums[i];
     return SRU_OK;
 }
@@ -3416,26 +3415,19 @@ static sru_status sru__cpu_norm(const sru_context *ctx, double *norm, const floa
     s.n = n;
     s.sums = sums;
     s.parts = sru__min(n, SRU__PARTS);
-    sru__share_out(ctx, 10.0 * (double)n, s.parts, sru__norm_parts, &s, &s.kern);
+    sru__share_out(ctx, 10.0 * (double)n, s.parts, sru__norm_parts, &s);
     for (i = 0; i < s.parts; i++) sum += sums[i];
     *norm = sum > 0 ? sru__dsqrt(sum) : sum;            /* NaN stays NaN */
     return SRU_OK;
 }
 
-typedef struct sru__adamw_args {
-    float *p, *m, *v, *g;
-    size_t n;
-    sru__adamw_job job;
-    const sru__kernels *kern;
-} sru__adamw_args;
-
 static void sru__adamw_range(void *job, size_t begin, size_t end, int thread)
 {
-    const sru__adamw_args *s = (const sru__adamw_args *)job;
+    const sru__rows_job *s = (const sru__rows_job *)job;
     (void)thread;
     begin *= SRU__PANEL;            /* whole vectors: no value's place in one depends on threads */
     end = sru__min(end * SRU__PANEL, s->n);
-    s->kern->adamw(s->p + begin, s->m + begin, s->v + begin, s->g + begin, &s->job, end - begin);
+    s->kern->adamw(s->y + begin, s->m + begin, s->v + begin, s->g + begin, &s->adamw, end - begin);
 }
 
 static double sru__power(double x, uint64_t n)
@@ -3450,7 +3442,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
                                  float scale, float lr, float beta1, float beta2, float eps,
                                  float decay, uint64_t t, size_t n)
 {
-    sru__adamw_args s;
+    sru__rows_job s;
     if (n && (!p || !m || !v || !g))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: no pointer may be NULL");
     if (!sru__fits(4.0f * (float)n))
@@ -3458,20 +3450,19 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
     if (!t || !sru__within((double)beta1, 0, 1) || !sru__within((double)beta2, 0, 1))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: t must be at least 1, betas from 0 to below 1");
     sru__clear(&s, sizeof s);
-    s.p = p;
+    s.y = p;
     s.m = m;
     s.v = v;
     s.g = g;
     s.n = n;
-    s.job.scale = scale;
-    s.job.step1 = 1 - beta1;
-    s.job.step2 = 1 - beta2;
-    s.job.eps = eps;
-    s.job.rate = (float)((double)lr / (1 - sru__power((double)beta1, t)));
-    s.job.shrink = 1 - lr * decay;
-    s.job.root_unbias2 = (float)sru__dsqrt(1 / (1 - sru__power((double)beta2, t)));
-    return sru__share_out(ctx, 80.0 * (double)n, sru__ceil(n, SRU__PANEL), sru__adamw_range, &s,
-                          &s.kern);
+    s.adamw.scale = scale;
+    s.adamw.step1 = 1 - beta1;
+    s.adamw.step2 = 1 - beta2;
+    s.adamw.eps = eps;
+    s.adamw.rate = (float)((double)lr / (1 - sru__power((double)beta1, t)));
+    s.adamw.shrink = 1 - lr * decay;
+    s.adamw.root_unbias2 = (float)sru__dsqrt(1 / (1 - sru__power((double)beta2, t)));
+    return sru__share_out(ctx, 80.0 * (double)n, sru__ceil(n, SRU__PANEL), sru__adamw_range, &s);
 }
 #endif
 
@@ -4100,17 +4091,10 @@ static int sru__looks_up_x(const sru_model *m, const sru_io *io)
     return y.skip || !sru__by_table(m, &y, io, 0);
 }
 
-/* The embedding's rows as if they were the steps of one sequence. */
-static sru_io sru__table_io(const sru_model *m, const sru_io *io)
-{
-    sru_io table = *io;
-    table.T = m->vocab_size;
-    table.B = 1;
-    return table;
-}
-
+/* a: what the layer's first product takes, of as many rows as there are, or of the V rows. */
 static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
-                           int l, size_t t0, size_t T, const float *in, const sru__kept *k)
+                           int l, size_t t0, size_t T, const float *in, const float *a,
+                           const sru__kept *k)
 {
     sru__clear(s, sizeof *s);
     s->T = T;
@@ -4121,7 +4105,7 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->bidirectional = m->config.bidirectional != 0;
     s->use_tanh = m->config.use_tanh != 0;
     s->scale_x = y->scale_x;
-    s->a = k->p ? k->p : k->a ? k->a : in;
+    s->a = k->p ? k->p : a;
     s->w = sru__weights(m, &y->slot[SRU__WEIGHT]);
     s->type = m->type;
     s->u = k->u;
@@ -4162,11 +4146,11 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
 /* From the layer's input a to what enters its last product: p = a W0', and in SRU++ attention over
    it, layer norm and dropout. */
 static sru_status sru__project(const sru_context *c, const sru_model *m, const sru_io *io,
-                               const sru__layer *y, int l, size_t t0, size_t T, const float *a,
-                               float *state, const sru__kept *k)
+                               const sru__layer *y, int l, size_t t0, size_t T, size_t rows,
+                               const float *a, float *state, const sru__kept *k)
 {
     const sru_backend *op = c->op;
-    const size_t B = io->B, rows = T * B, memory = sru__memory_length(y, io, l) * B;
+    const size_t memory = sru__memory_length(y, io, l) * io->B;
     const float *w = sru__weights(m, &y->slot[SRU__PROJECTION]);
     float *z = k->z ? k->z : k->p;
     sru_status status;
@@ -4197,20 +4181,20 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
 }
 
 /* s->u, of what enters the last product of the V rows. */
-static sru_status sru__look_up_u(sru_context *c, const sru_model *m, const sru_io *io, sru_scan *s,
-                                 const float *a)
+static sru_status sru__look_up_u(sru_context *c, const sru_model *m, const sru_io *io, sru_scan *s)
 {
     const size_t n = (size_t)s->K * s->N;
     float *u = sru__take_floats(c, m->vocab_size * n);
     sru_status status;
     if (!u) return sru__no_memory(c);
-    status = c->op->linear_forward(c, u, a, s->w, m->type, NULL, m->vocab_size, n, s->A);
+    status = c->op->linear_forward(c, u, s->a, s->w, m->type, NULL, m->vocab_size, n, s->A);
     s->w = NULL;
     return status ? status : c->op->embedding_forward(c, s->u, io->tokens, u, io->T * io->B, n,
                                                       m->vocab_size);
 }
 
-/* T steps of layer l. out may be in where nothing is kept. */
+/* T steps of layer l. out may be in where nothing is kept. state: at the start; in inference the
+   new one takes its place. */
 static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const sru_io *io,
                                      const sru__layer *y, int l, size_t t0, size_t T,
                                      const float *in, float *out, float *state,
@@ -4218,7 +4202,8 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
 {
     const sru_backend *op = c->op;
     const int by_table = sru__by_table(m, y, io, l);
-    const size_t rows = T * io->B;
+    const size_t rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
+    const float *a = by_table ? m->embedding : k->a ? k->a : in;
     const float *gain = sru__weights(m, &y->slot[SRU__GAIN]);
     const float *shift = sru__weights(m, &y->slot[SRU__SHIFT]);
     sru_status status = SRU_OK;
@@ -4228,19 +4213,17 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (!status && sru__drops_x(y, io))
         status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io, l), y->drop_x,
                              sru__id(l, SRU__DROP_X), 0, T, io->B * y->in);
-    if (!status && y->P) {
-        const sru_io table = sru__table_io(m, io);
-        status = sru__project(c, m, by_table ? &table : io, y, l, t0, by_table ? table.T : T,
-                              by_table ? m->embedding : k->a ? k->a : in, state, k);
-    }
+    if (!status && y->P) status = sru__project(c, m, io, y, l, t0, T, a_rows, a, state, k);
     if (!status && k->mask_c)
         status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(l, SRU__DROP_C), 0, 1,
                              io->B * y->N);
     if (status) return status;
-    sru__fill_scan(&s, m, y, io, l, t0, T, in, k);
-    s.c0 = s.cT = state + (size_t)l * y->N;
+    sru__fill_scan(&s, m, y, io, l, t0, T, in, a, k);
+    s.c0 = state + (size_t)l * y->N;
+    if (io->tape) state = io->state;
+    s.cT = state ? state + (size_t)l * y->N : NULL;
     s.h = k->g ? k->g : out;
-    if (by_table) status = sru__look_up_u(c, m, io, &s, y->P ? k->p : m->embedding);
+    if (by_table) status = sru__look_up_u(c, m, io, &s);
     if (!status) status = op->scan_forward(c, &s);
     if (!status && y->norm == 2)
         status = op->layernorm_forward(c, out, k->stats, s.h, gain, shift, rows, y->N);
@@ -4323,7 +4306,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     const int first = sru__input_first(f);
     sru__kept kept[SRU__KEPT];
     sru__layer y;
-    float *state = io->state, *tape_state = NULL, *other = NULL, *x = NULL;
+    float *state = io->state, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
     size_t steps = io->T, t0, ignored = 0;
     int l, attends = 0, whole;
@@ -4337,13 +4320,13 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         steps = sru__steps(c, steps, B, sru__lot(N, least, 4 * least));
     }
     if (io->tape) {
-        if (!sru__tape(c, &ignored, m, io, &tape_state, kept)) return sru__no_memory(c);
-        status = c->op->copy(c, tape_state, io->state, B * S * 4);
+        if (!sru__tape(c, &ignored, m, io, &state, kept)) return sru__no_memory(c);
+        status = c->op->copy(c, state, io->state, B * S * 4);
     } else if (L > 1 || first) {
         other = sru__take_floats(c, steps * B * N);
         if (!other) return sru__no_memory(c);
     }
-    if (!state && !status) {
+    if (!state) {
         state = sru__take_floats(c, B * S);
         if (!state) return sru__no_memory(c);
         status = c->op->copy(c, state, NULL, B * S * 4);
@@ -4396,13 +4379,13 @@ SRUDEF sru_status sru_forward(const sru_context *ctx, const sru_model *model, co
 #ifndef SRU_NO_BACKWARD
 /* From dp, which is overwritten, to da = beta da + ... (NULL: not wanted). */
 static sru_status sru__project_backward(const sru_context *ctx, const sru_model *m,
-                                        const sru_io *io, const sru__layer *y, int l,
+                                        const sru_io *io, const sru__layer *y, int l, size_t rows,
                                         const float *a, float *da, float beta, float *dp,
                                         float *const *dw, const sru__kept *k)
 {
     sru_context c = *ctx;
     const sru_backend *op = c.op;
-    const size_t rows = io->T * io->B, memory = sru__memory_length(y, io, l) * io->B;
+    const size_t memory = sru__memory_length(y, io, l) * io->B;
     const float *w = sru__weights(m, &y->slot[SRU__PROJECTION]);
     sru_status status = SRU_OK;
     if (y->drop_p > 0)
@@ -4446,8 +4429,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
 /* The backward of a layer whose u was looked up: du is summed up for each of the V rows, which then
    go back through the product, to s->da (V,A) and s->dw. */
 static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model *m,
-                                         const sru_io *io, const sru_scan *layer, const float *a,
-                                         float beta)
+                                         const sru_io *io, const sru_scan *layer, float beta)
 {
     sru_context c = *ctx;
     const size_t V = m->vocab_size, n = (size_t)layer->K * layer->N;
@@ -4462,7 +4444,7 @@ static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model
     if (!status)
         status = c.op->embedding_backward(&c, du, s.du, io->tokens, io->T * io->B, n, V);
     if (!status)
-        status = c.op->linear_backward(&c, layer->da, layer->dw, NULL, du, a,
+        status = c.op->linear_backward(&c, layer->da, layer->dw, NULL, du, layer->a,
                                        (const float *)layer->w, beta, V, n, layer->A);
     return status;
 }
@@ -4477,8 +4459,8 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     const sru_backend *op = c.op;
     const sru__layer y = sru__layer_at(&m->config, SRU_PLAIN, l);
     const int by_table = sru__by_table(m, &y, io, l);
-    const sru_io table = sru__table_io(m, io), *seen = by_table ? &table : io;
-    const size_t T = io->T, rows = T * io->B, seen_rows = seen->T * seen->B;
+    const size_t T = io->T, rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
+    const float *a = by_table ? m->embedding : k->a ? k->a : in;
     const float *gain = sru__weights(m, &y.slot[SRU__GAIN]);
     const float highway = y.skip ? 1.0f : 0.0f;     /* dx holds its part, to be added to */
     float *dw[SRU__SLOTS], *da = dx;
@@ -4504,24 +4486,22 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of it */
     if (k->a) da = dx || y.norm == 1 ? sru__take_floats(&c, rows * y.in) : NULL;
     if (k->a && (dx || y.norm == 1) && !da) return sru__no_memory(&c);
-    sru__fill_scan(&s, m, &y, io, l, 0, T, in, k);
+    sru__fill_scan(&s, m, &y, io, l, 0, T, in, a, k);
     s.c0 = c0 + (size_t)l * y.N;
     s.dh = dh;
     s.dc = io->dstate ? io->dstate + (size_t)l * y.N : NULL;
     s.du = k->u;
     s.dx = y.skip ? dx : NULL;
     if (by_table) da = io->dembedding;
-    s.da = y.P ? sru__take_floats(&c, seen_rows * y.P) : da;
+    s.da = y.P ? sru__take_floats(&c, a_rows * y.P) : da;
     if (y.P && !s.da) return sru__no_memory(&c);
     s.dw = dw[SRU__WEIGHT];
     s.dv = m->config.v1 ? NULL : dw[SRU__WEIGHT_C];
     s.dbias = dw[SRU__BIAS];
-    status = by_table ? sru__by_table_backward(&c, m, io, &s, y.P ? k->p : m->embedding,
-                                               y.P ? 0 : 1)
+    status = by_table ? sru__by_table_backward(&c, m, io, &s, y.P ? 0 : 1)
                       : op->scan_backward(&c, &s);
     if (!status && y.P)
-        status = sru__project_backward(&c, m, seen, &y, l, by_table ? m->embedding
-                                       : k->a ? k->a : in, da,
+        status = sru__project_backward(&c, m, io, &y, l, a_rows, a, da,
                                        by_table ? 1 : da == dx ? highway : 0, s.da, dw, k);
     if (!status && da && sru__drops_x(&y, io))
         status = op->dropout(&c, y.norm == 1 ? da : dx, da, sru__mask_x(m, &y, io, l), y.drop_x,

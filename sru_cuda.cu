@@ -1201,8 +1201,8 @@ struct matrix {
     const void  *p;
     cudaDataType type;
     size_t       ld;
-    bool         transposed;
-    size_t       stride;
+    bool         transposed = false;
+    size_t       stride = 0;
 };
 
 /* y (m,n) = a (m,k) b (k,n) + beta y. cuBLAS counts by columns: there it is y' = b' a'. */
@@ -1316,8 +1316,8 @@ sru_status linear_forward(const sru_context *ctx, float *y, const float *x, cons
         if (c->measure) return SRU_OK;
         if (b) TRY(launch(c, name, fill_rows_kernel, rows, 1, 128, y, b, n));
         if (!k) return b ? SRU_OK : copy(c, y, NULL, rows*n*4);
-        return gemm(c, name, {y, CUDA_R_32F, n, false, 0}, {xt, t, k, false, 0},
-                    {wt, t, k, true, 0}, rows, n, k, 1, b ? 1.0f : 0.0f);
+        return gemm(c, name, {y, CUDA_R_32F, n}, {xt, t, k}, {wt, t, k, true}, rows, n, k, 1,
+                    b ? 1.0f : 0.0f);
     });
 }
 
@@ -1334,12 +1334,9 @@ sru_status products_backward(sru_context *c, const char *name, void *dx, float *
     if (dx) TRY(operand(c, name, &wt, w, CUDA_R_32F, n*k, t));
     if (dw) TRY(operand(c, name, &xt, x, stored, rows*k, t));
     if (c->measure) return SRU_OK;
-    if (dx)
-        TRY(gemm(c, name, {dx, stored, k, false, 0}, {dyt, t, n, false, 0}, {wt, t, k, false, 0},
-                 rows, k, n, 1, beta));
+    if (dx) TRY(gemm(c, name, {dx, stored, k}, {dyt, t, n}, {wt, t, k}, rows, k, n, 1, beta));
     if (dw)
-        TRY(gemm(c, name, {dw, CUDA_R_32F, k, false, 0}, {dyt, t, n, true, 0},
-                 {xt, t, k, false, 0}, n, k, rows, 1, 1));
+        TRY(gemm(c, name, {dw, CUDA_R_32F, k}, {dyt, t, n, true}, {xt, t, k}, n, k, rows, 1, 1));
     return SRU_OK;
 }
 
@@ -1414,9 +1411,9 @@ sru_status scan_product(const sru_context *c, const sru_scan *s, void *u, cudaDa
         return check(c, "scan_forward", cudaMemsetAsync(u, 0, rows*KN*size_of(u_type),
                                                         device_of(c)->stream));
     if (s->type == SRU_PLAIN)
-        return gemm(c, "scan_forward", {u, u_type, KN, false, 0}, {a, type, s->A, false, 0},
-                    {w, type, s->A, true, 0}, rows, KN, s->A, 1, 0);
-    return gemm(c, "scan_forward", {u, u_type, KN, false, D}, {a, type, s->A, false, 0},
+        return gemm(c, "scan_forward", {u, u_type, KN}, {a, type, s->A}, {w, type, s->A, true},
+                    rows, KN, s->A, 1, 0);
+    return gemm(c, "scan_forward", {u, u_type, KN, false, D}, {a, type, s->A},
                 {w, type, s->A, true, group}, rows, D, s->A, 1, 0, dirs*(size_t)s->K);
 }
 
@@ -1699,18 +1696,13 @@ sru_status each_block(const sru_context *c, const sru_attention *s, Body body)
     return SRU_OK;
 }
 
-/* What a block has in (steps,B,P), from a step on; and in (steps,B,2,P). */
-matrix head_of(const sru_attention *s, const float *p, const seen &k, size_t step)
+/* What a block has in (steps,B,P), or in one plane of (steps,B,2,P), from a step on. */
+matrix head_of(const sru_attention *s, const float *p, const seen &k, size_t step,
+               size_t planes = 1, bool transposed = false)
 {
-    return {p + (step*s->B + k.b0)*s->P + k.h*(s->P/(size_t)s->H), CUDA_R_32F, s->B*s->P, false,
-            s->P};
-}
-
-matrix head_of_2(const sru_attention *s, const float *p, const seen &k, size_t step,
-                 bool transposed)
-{
-    return {p + (step*s->B + k.b0)*2*s->P + k.h*(s->P/(size_t)s->H), CUDA_R_32F, s->B*2*s->P,
-            transposed, 2*s->P};
+    const size_t wide = planes*s->P;
+    return {p + (step*s->B + k.b0)*wide + k.h*(s->P/(size_t)s->H), CUDA_R_32F, s->B*wide,
+            transposed, wide};
 }
 
 matrix scores_of(const seen &k, const float *p, bool transposed)
@@ -1747,10 +1739,10 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
         }
         TRY(each_block(c, s, [&](const seen &k) -> sru_status {
             TRY(gemm(c, name, scores_of(k, scores, false), head_of(s, s->q, k, k.t0),
-                     head_of_2(s, s->kv, k, k.k0, true), k.n, k.keys, hd, k.scale, 0, k.B));
+                     head_of(s, s->kv, k, k.k0, 2, true), k.n, k.keys, hd, k.scale, 0, k.B));
             TRY(launch(c, name, softmax_kernel, k.B*k.n, 1, ATTEND, *s, k, scores));
             return gemm(c, name, head_of(s, a, k, k.t0), scores_of(k, scores, false),
-                        head_of_2(s, s->kv + s->P, k, k.k0, false), k.n, hd, k.keys, 1, 0, k.B);
+                        head_of(s, s->kv + s->P, k, k.k0, 2), k.n, hd, k.keys, 1, 0, k.B);
         }));
         if (!s->alpha && a == s->o) return SRU_OK;
         return launch(c, name, attention_output_kernel, ceil_div(n, 256), 1, 256, s->o, s->q, a,
@@ -1781,14 +1773,14 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
             TRY(launch(c, name, total_kernel<float>, 1, 1, 256, s->dalpha, dots, heads*s->T, ADD));
         TRY(copy(c, s->dkv, NULL, S*s->B*2*s->P*4));
         return each_block(c, s, [&](const seen &k) -> sru_status {
-            const matrix keys = head_of_2(s, s->kv, k, k.k0, false);
-            const matrix dkeys = head_of_2(s, s->dkv, k, k.k0, false);
-            const matrix dvalues = head_of_2(s, s->dkv + s->P, k, k.k0, false);
+            const matrix keys = head_of(s, s->kv, k, k.k0, 2);
+            const matrix dkeys = head_of(s, s->dkv, k, k.k0, 2);
+            const matrix dvalues = head_of(s, s->dkv + s->P, k, k.k0, 2);
             const matrix q = head_of(s, s->q, k, k.t0), out = head_of(s, da, k, k.t0);
             TRY(gemm(c, name, scores_of(k, scores, false), q,
-                     head_of_2(s, s->kv, k, k.k0, true), k.n, k.keys, hd, k.scale, 0, k.B));
+                     head_of(s, s->kv, k, k.k0, 2, true), k.n, k.keys, hd, k.scale, 0, k.B));
             TRY(gemm(c, name, scores_of(k, ds, false), out,
-                     head_of_2(s, s->kv + s->P, k, k.k0, true), k.n, k.keys, hd, 1, 0, k.B));
+                     head_of(s, s->kv + s->P, k, k.k0, 2, true), k.n, k.keys, hd, 1, 0, k.B));
             TRY(launch(c, name, softmax_backward_kernel, k.B*k.n, 1, ATTEND, *s, k, scores, ds));
             /* forward: a = w v, scores = scale q k' */
             TRY(gemm(c, name, dvalues, scores_of(k, scores, true), out, k.keys, hd, k.n, 1, 1,

@@ -895,14 +895,15 @@ static void test_streaming(void)
     free(x); free(whole); free(h); free(x1); free(h1); free(pad);
 }
 
-/* Without padding, the ring gives what training computes with masks. */
+/* Without padding, the ring gives what training computes with masks; which wants no rings, and so
+   no more scratch memory for a longer window. */
 static void test_ring_and_tape(void)
 {
     const size_t T = 150, B = 2, N = 17;
     float *x = test_floats(T*B*N), *h = test_floats(T*B*N), *tape_h = test_floats(T*B*N);
     sru_config f;
     sru_model m;
-    sru_sizes n;
+    sru_sizes n, longer;
     sru_io io;
     void *weights;
     double error;
@@ -921,6 +922,12 @@ static void test_ring_and_tape(void)
     CHECK(sru_forward(NULL, &m, &io) == SRU_OK, "sru_forward failed");
     error = test_error(h, tape_h, T*B*N);
     CHECK(error == 0, "the ring differs from the tape by %g", error);
+    f.window = 10000;
+    m.config = f;
+    CHECK(sru_size(&longer, NULL, &m, T, B) == SRU_OK, "sru_size failed");
+    CHECK(longer.train_work <= n.train_work, "training with a window of 70 takes %lu bytes of "
+          "scratch memory, and %lu with one of 10000", (unsigned long)n.train_work,
+          (unsigned long)longer.train_work);
     free(io.tape); free(weights); free(x); free(h); free(tape_h);
 }
 
