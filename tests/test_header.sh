@@ -164,14 +164,14 @@ END
 cat > $dir/seek.h <<'END'
 #include <errno.h>
 #include <stdio.h>
-static int lost(FILE *f, long at, int from)
+static int no_way_back(FILE *f, long at, int from)
 {
     return from == SEEK_SET ? errno = EIO, -1 : fseek(f, at, from);
 }
-#define fseek lost
+#define fseek no_way_back
 static char said[256];
-static size_t size;
-#define AT_END  if (sru_read_file("sru.h", &size, said) || !strstr(said, "cannot read")) \
+static size_t how_much;
+#define AT_END  if (sru_read_file("sru.h", &how_much, said) || !strstr(said, "cannot read")) \
                     return fail("half a file is read where there is no way back");
 END
 
