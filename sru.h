@@ -225,7 +225,8 @@ typedef struct sru_io {
                                        sequence */
     const uint8_t *mask_pad;        /* (T,B) 1: padding, state stays, h is 0 (before a layer norm
                                        that comes after: so should dh be), and nobody attends to
-                                       it; x must be finite there too. NULL: none */
+                                       it; x, and what comes of it, must be finite there too. NULL:
+                                       none */
 
     size_t         memory_length;   /* M, in all layers.  From here on: SRU++ */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
@@ -1079,6 +1080,7 @@ typedef struct sru__kernels {
                    size_t wide);
     float (*attended)(float *o, float *a, const float *q, const float *sums, const float *total,
                       float alpha, size_t n);
+    void (*add_mask)(float *s, const float *m, size_t n);
     void (*layernorm)(float *y, float *stats, const float *x, const float *gain, const float *bias,
                       size_t rows, size_t n);
     double (*softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n);
@@ -1362,13 +1364,16 @@ static const float *sru__panel(const sru__kernels *kern, const void *panel, sru_
     return scratch;
 }
 
+#define SRU__Q8_UNIT (1.0f / 16777216.0f)   /* bytes come as about 2^24 times what they are */
+
 /* What unpacked panels of Q8 gave, n columns of a panel, is multiplied by their scales. */
 static void sru__scale_q8(const sru__kernels *kern, const void *panel, float *c, size_t ldc,
                           size_t rows, size_t n)
 {
+    float scales[SRU__PANEL];
     size_t i;
-    for (i = 0; i < rows; i++)
-        kern->multiply(c + i * ldc, c + i * ldc, (const float *)panel, 0, n);
+    kern->scale(scales, (const float *)panel, SRU__Q8_UNIT, SRU__PANEL);
+    for (i = 0; i < rows; i++) kern->multiply(c + i * ldc, c + i * ldc, scales, 0, n);
 }
 
 /* So many rows of k values stay in the second-level cache while panels pass by, but no fewer than
@@ -2439,7 +2444,7 @@ static void sru__hide(const sru__attend_run *r, const sru__padded *padded, size_
     sru__hide_all(s, lo - start);
     sru__hide_all(s + (hi - start), end - hi);
     if (lo < hi && r->s.attn_mask)
-        r->kern->add(s + (lo - start), r->s.attn_mask + t * r->S + lo, hi - lo);
+        r->kern->add_mask(s + (lo - start), r->s.attn_mask + t * r->S + lo, hi - lo);
     for (i = 0; i < padded->n; i++) s[padded->key[i]] = SRU__HIDDEN;
 }
 
@@ -5913,6 +5918,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__PORTION
 #undef SRU__SHARE
 #undef SRU__TRAINING
+#undef SRU__Q8_UNIT
 #undef SRU__PANEL
 #undef SRU__DEPTH
 #undef SRU__NEAR
@@ -6228,13 +6234,13 @@ SRU__INLINE sru__vec sru__tanh(sru__vec x)
    would make NaN of infinity. */
 SRU__INLINE sru__vec sru__root(sru__vec x, const int inverse)
 {
-    sru__vec half, y;
+    sru__vec y;
     x = sru__smaller(sru__zero() + 3.4e38f, x);
-    half = x * 0.5f;
     y = sru__from_bits(0x5f375a86u - (sru__to_bits(x) >> 1));
-    y = y * (1.5f - half * y * y);
-    y = y * (1.5f - half * y * y);
-    y = y + y * (0.5f - half * y * y);
+    /* half of y: that of the least x would count as 0 */
+    y = y * (1.5f - x * y * (y * 0.5f));
+    y = y * (1.5f - x * y * (y * 0.5f));
+    y = y + y * (0.5f - x * y * (y * 0.5f));
     return inverse ? y : x * y;
 }
 
@@ -6500,7 +6506,6 @@ static void SRU__FN(product_bf16)(size_t k, const float *a, size_t row, size_t c
 /* Value r of each 32-bit word: one of two bfloat16, or of four bytes (Q8), moved to the word's
    upper end. The bits of the values before it stay behind it; sru__pack_lane() allows for them. A
    byte b comes as about b*2^24, not multiplied by the scale of its unit: callers see to both. */
-#define SRU__Q8_UNIT (1.0f / 16777216.0f)
 SRU__INLINE sru__vec SRU__FN(value)(sru__bits x, sru_type type, const int r)
 {
     if (type == SRU_BF16) return sru__from_bits(r ? x : x << 16);
@@ -6529,7 +6534,7 @@ SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
 #endif
 }
 
-/* Rows p0 ... p0+k-1 of a panel as floats, without the scale of Q8. */
+/* Rows p0 ... p0+k-1 of a panel as floats; of Q8 2^24 times as large, and without the scale. */
 static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k)
 {
     const size_t each = sru__per_lane(type);
@@ -6545,7 +6550,6 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
             int r;
             SRU__EACH(r, (int)each, 4) {
                 w = SRU__FN(value)(x, type, r);
-                if (type == SRU_Q8) w = w * SRU__Q8_UNIT;
                 sru__store(to + (size_t)r * SRU__PANEL + v, w);
             }
         }
@@ -6659,7 +6663,7 @@ SRU__INLINE void SRU__FN(row_tile)(const int panels, sru_type type, size_t k, co
     SRU__EACH(j, panels, SRU__NP_ONE) {
         SRU__EACH(i, SRU__VP, SRU__VP) {
             sru__vec *sum = &acc[j * SRU__VP + i];
-            if (type == SRU_Q8) *sum = *sum * SRU__Q8_UNIT * sru__load(b[j] + i * SRU__W);
+            if (type == SRU_Q8) *sum = *sum * (sru__load(b[j] + i * SRU__W) * SRU__Q8_UNIT);
             sru__store(c + (size_t)j * apart + i * SRU__W, *sum);
         }
     }
@@ -7032,6 +7036,16 @@ static float SRU__FN(attended)(float *o, float *a, const float *q, const float *
     return sum;
 }
 
+/* s += m. Where m is -inf so is s, even if the score was infinite or no number. */
+static void SRU__FN(add_mask)(float *s, const float *m, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i += SRU__W) {
+        const sru__vec by = sru__load_part(m + i, n - i), sum = sru__load_part(s + i, n - i) + by;
+        sru__store_part(s + i, sru__select(by < sru__zero() - 3.4e38f, by, sum), n - i);
+    }
+}
+
 #ifndef SRU_NO_BACKWARD
 /* Of one query and SRU__KEYS keys: s holds scores, ds the gradients of their softmax p. Then s = p
    and ds = p*(ds - mean), the gradients of the scores; mean is the sum of p*ds over all keys.
@@ -7046,7 +7060,7 @@ static void SRU__FN(attend_backward)(float *s, float *ds, const float *stats, fl
         const sru__vec p = sru__select(v <= hidden, sru__zero(), e);
         const sru__vec d = p * (sru__load(ds + i) - mean);
         sru__store(s + i, p);
-        sru__store(ds + i, d);
+        sru__store(ds + i, sru__select(v <= hidden, sru__zero(), d));   /* ds may be infinite */
     }
 }
 #endif
@@ -7228,7 +7242,7 @@ static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, fl
         SRU__FN(scale)(dy, dy, scale / total, n);
         dy[target] -= scale;
     }
-    return sru__dlog((double)total) + (double)most - (double)aim;
+    return sru__dlog((double)total) + ((double)most - (double)aim);
 }
 
 /* y += x */
@@ -7340,7 +7354,7 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
     static const sru__kernels KERNELS = { \
         SRU__MR, SRU__NP, SRU__COLUMNS, SRU__W < 4 ? 16 : 4 * SRU__W, \
         SRU__FN(product), DOT, PAIRS, SRU__FN(unpack), SRU__FN(row), SRU__FN(scan_forward), \
-        SRU__FN(attend), SRU__FN(attended), SRU__FN(layernorm), \
+        SRU__FN(attend), SRU__FN(attended), SRU__FN(add_mask), SRU__FN(layernorm), \
         SRU__FN(softmax_loss), SRU__FN(add), SRU__FN(scale), SRU__FN(multiply), SRU__FN(draw), \
         SRU__TRAINING(SRU__FN(scan_backward)), SRU__TRAINING(SRU__FN(attend_backward)), \
         SRU__TRAINING(SRU__FN(layernorm_backward)), SRU__TRAINING(SRU__FN(squares)), \
@@ -7373,7 +7387,6 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef SRU__CHAINS
 #undef SRU__COLUMNS
 #undef SRU__RUN
-#undef SRU__Q8_UNIT
 #undef SRU__LOADS
 #undef SRU__KNOWN_N
 #undef SRU__SLACK

@@ -527,7 +527,10 @@ struct query {
         bool hidden = ((s.causal || s.window) && j > at) || (s.window && j + s.window <= at);
         if (j < s.M) hidden = hidden || (s.memory_mask_pad && s.memory_mask_pad[j*s.B + b]);
         else hidden = hidden || (s.mask_pad && s.mask_pad[(j - s.M)*s.B + b]);
-        if (s.attn_mask) x += s.attn_mask[t*S + j];
+        if (s.attn_mask) {
+            const float by = s.attn_mask[t*S + j];
+            x = by < -3.4e38f ? by : x + by;        /* even of a score that is infinite */
+        }
         return hidden || x <= -1e30f ? -INFINITY : x;
     }
     __device__ float factor(const sru_attention &s, const seen &k, size_t j) const;
@@ -746,7 +749,7 @@ __global__ void softmax_backward_kernel(const sru_attention s, const seen k, flo
     dw += blockIdx.x*k.keys;
     for (size_t j = threadIdx.x; j < k.keys; j += ATTEND) {
         scores[j] = expf(q.score(s, scores[j], k.k0 + j) - most)*by;
-        dw[j] *= q.factor(s, k, k.k0 + j);
+        dw[j] = scores[j] == 0 ? 0 : dw[j]*q.factor(s, k, k.k0 + j);    /* it may be infinite */
         mean = fmaf(scores[j], dw[j], mean);
     }
     mean = over_block<warp_sum>(mean, 0, shared);
@@ -921,7 +924,7 @@ __global__ void softmax_loss_kernel(double *losses, float *dy, const float *y,
     for (size_t j = lane; j < n; j += WARP) sum += expf(y[j] - most);
     sum = warp_sum(sum);
     if (lane == 0)
-        losses[row] = target < 0 ? 0 : within ? log((double)sum) + most - y[target] : NAN;
+        losses[row] = target < 0 ? 0 : within ? log((double)sum) + ((double)most - y[target]) : NAN;
     __syncwarp();                                   /* y[target] is read: dy may be y */
     const float by = target < 0 ? 0 : scale/sum;
     for (size_t j = lane; dy && j < n; j += WARP)

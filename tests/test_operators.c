@@ -1750,6 +1750,17 @@ static void test_softmax_nan(void)
     }
 }
 
+/* However large logits are, their differences count. */
+static void test_softmax_large(void)
+{
+    float y[3] = {1e20f, 1e20f, -3e38f};
+    int32_t target = 1;
+    sru_context c = context(1);
+    double loss = 0;
+    CHECK(op->softmax_loss(&c, &loss, NULL, y, &target, 1, 1, 3) == SRU_OK
+          && fabs(loss - 0.6931471805599453) < 1e-12, "of two logits 1e20 the loss is %g", loss);
+}
+
 static void test_softmax(void)
 {
     static const size_t shapes[][2] = {{0, 3}, {1, 1}, {1, 2}, {3, 5}, {4, 16}, {7, 17}, {33, 31},
@@ -1763,6 +1774,7 @@ static void test_softmax(void)
         test_softmax_shape(shapes[i][0], shapes[i][1], 1e30);
     }
     misaligned = 0;
+    test_softmax_large();
     test_softmax_nan();
     {
         /* a sum of very many numbers of one size */
@@ -1883,6 +1895,15 @@ static void test_adamw(void)
         test_adamw_size(ns[i]);
     }
     misaligned = 0;
+    /* squares as small as numbers can be that count */
+    {
+        float p = 0, m = 0, v = 1.5e-38f, g = 1.2247449e-19f;
+        sru_context c = context(1);
+        CHECK(op->adamw(&c, &p, &m, &v, &g, 1, 1, 0, 0.99999994f, 0, 0, 1000000000, 1) == SRU_OK,
+              "%s", message);
+        CHECK(p < -0.999f && p > -1.001f, "a step of AdamW, 1.2e-19 beside itself, is %g",
+              (double)p);
+    }
     /* late in training nothing overflows: beta^t is 0 */
     {
         float p = 1, m = 0.5f, v = 0.25f, g = 0.5f;

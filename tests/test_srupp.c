@@ -416,6 +416,56 @@ static void test_attention_masked(void)
     free(first);
 }
 
+/* What is not seen counts for nothing however large it is, as long as it is finite: neither its
+   scores nor dout.v, which overflow here. */
+static void test_attention_hidden(void)
+{
+    enum { T = 21, P = 8, N = T*P };
+    float *q = test_floats(N), *kv = test_floats(2*N), *dout = test_floats(N), *o = test_floats(N);
+    float *a = test_floats(N), *stats = test_floats(2*T), *dq = test_floats(N);
+    float *dkv = test_floats(2*N), *mask = test_floats(T*T), *first = test_floats(4*N);
+    uint8_t pad[T] = { 0 };
+    char error[SRU_ERROR_SIZE] = "";
+    const sru_context c = context(0, error);
+    sru_attention s;
+    size_t i, j, k;
+    memset(&s, 0, sizeof s);
+    test_fill(q, N, 2);
+    test_fill(dout, N, 2);
+    test_fill(kv, 2*N, 1);
+    for (j = 0; j < T; j++) pad[j] = j % 3 == 1;
+    s.T = T;
+    s.B = 1;
+    s.H = 1;
+    s.P = P;
+    s.q = q;
+    s.kv = kv;
+    put_results(&s, o, a, stats, dout, dq, dkv);
+    for (k = 0; k < 6; k++) {           /* hidden by mask_pad, by -inf, by the least float */
+        s.mask_pad = k < 2 ? pad : NULL;
+        s.attn_mask = k < 2 ? NULL : mask;
+        for (i = 0; i < T*T; i++) {
+            mask[i] = pad[i % T] ? -3.4028234e38f : 0;
+            if (pad[i % T] && k < 4) test_make_minus_infinity(mask + i);
+        }
+        for (j = 0; j < T; j++)         /* of both signs, so that scores are also no numbers */
+            for (i = 0; i < 2*P && pad[j]; i++)
+                kv[j*2*P + i] = k % 2 == 0 ? 1 : i % 3 ? 3e38f : -3e38f;
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+        CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_OK, "%s", error);
+        if (!k) {
+            memcpy(first, a, N*4);
+            memcpy(first + N, dq, N*4);
+            memcpy(first + 2*N, dkv, 2*N*4);
+        }
+        CHECK(!memcmp(first, a, N*4) && !memcmp(first + N, dq, N*4)
+              && !memcmp(first + 2*N, dkv, 2*N*4),
+              "%s: with other values in what is not seen, other results (%d)", isa(), (int)k);
+    }
+    free(q); free(kv); free(dout); free(o); free(a); free(stats); free(dq); free(dkv); free(mask);
+    free(first);
+}
+
 /* Where one weight is 1 and all others are 0, nothing flows back through the softmax: what its mean
    takes away is what was there, to the last bit, however large the scores are. */
 static void test_attention_saturated(void)
@@ -1454,6 +1504,7 @@ static void run_all(void)
     test_attention();
     test_attention_prefixes();
     test_attention_masked();
+    test_attention_hidden();
     test_attention_saturated();
     test_stacks();
     test_streaming();
