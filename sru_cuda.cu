@@ -54,32 +54,20 @@ __device__ __forceinline__ void put(float *y, float x) { *y = x; }
 __device__ __forceinline__ void put(bf16 *y, float x) { *y = __float2bfloat16(x); }
 __device__ __forceinline__ void put(fp16 *y, float x) { *y = __float2half(x); }
 
-/* 2^x and 1/x by one instruction each, right to 2 and 1 units in the last place. */
-__device__ __forceinline__ float power_of_2(float x)
-{
-#ifdef __CUDA_ARCH__
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return exp2f(x);
-#endif
-}
-
-__device__ __forceinline__ float reciprocal(float x)
-{
-#ifdef __CUDA_ARCH__
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return 1/x;
-#endif
-}
-
-/* sigmoid(z), given -z log2(e): the factor is folded into what z is made of. */
+/* sigmoid(z), given -z log2(e): the factor is folded into what z is made of. 2^x and 1/x are one
+   instruction each, right to 2 and 1 units in the last place. */
 #define MINUS_LOG2E -1.4426950408889634f
-__device__ __forceinline__ float sigmoid(float z) { return reciprocal(1 + power_of_2(z)); }
+__device__ __forceinline__ float sigmoid(float z)
+{
+#ifdef __CUDA_ARCH__
+    float power, y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(z));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1 + power));
+    return y;
+#else
+    return 1/(1 + exp2f(z));
+#endif
+}
 
 __device__ __forceinline__ float warp_sum(float x)
 {
@@ -123,9 +111,10 @@ enum unit { PLAIN, TANH, SSRU };    /* g(c) is c, tanh(c); or max(c, 0), with on
 enum { FEW = 6, MANY = 2 };         /* helpers of a warp of columns, where these are few and many */
 enum { SCAN = 64 };                 /* columns of a block without helpers; else it has 32 */
 
+/* A column, as the forward pass goes through it; from_end: as the backward pass does. */
 struct column {
     size_t n, row;                  /* column; t*B + b where it begins */
-    int step;                       /* columns from step to step */
+    int step;                       /* from there to the next step in (T,B,N), in values */
 
     __device__ column(const sru_scan &s, size_t i, bool from_end) : n(i%s.N), row(i/s.N)
     {
@@ -394,6 +383,8 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     const int T = (int)s.T;
     float dc = s.dc ? s.dc[b*ldc + n] : 0, dvf = 0, dvr = 0, dbf = 0, dbr = 0, c = 0;
 
+    /* fma(a, one, -0.0f) is a. Without helpers it is here that a is waited for: so the compiler is
+       not told that `one` is 1, since it might drop what changes nothing */
     auto fma = [](float a, float b, float c) { return HELPERS ? fmaf(a, b, c) : here(a, b, c); };
     auto start = [&](int t) { c = get(cs[t]); };
     auto load = [&](loaded &v, int t) {
@@ -501,43 +492,6 @@ __global__ void sum_rows_kernel(float *out, float *more, size_t split, const flo
     else if (col >= split && more) more[col - split] += sum;
 }
 
-/* ---- attention ----
-
-   Scores are products by cuBLAS, for one head of some sequences and some queries at a time:
-   (B,n,keys), of the keys from k0 on, which is all that the queries see of them. A block has a row
-   of them, one query. */
-struct seen {
-    size_t h, b0, B;                /* head; first sequence, sequences */
-    size_t t0, n, k0, keys;         /* first query, queries; first key, keys */
-    float scale, keep;              /* 1/sqrt(P/H); 1/(1 - dropout) */
-    uint64_t key;                   /* of dropout */
-};
-
-/* A query: its row of scores, and what it may see. */
-struct query {
-    size_t b, t, S, head;
-
-    __device__ query(const sru_attention &s, const seen &k, size_t row)
-        : b(k.b0 + row/k.n), t(k.t0 + row%k.n), S(s.M + s.T), head(b*(size_t)s.H + k.h) {}
-
-    /* The score of a key, -infinity where it is hidden. */
-    __device__ float score(const sru_attention &s, float x, size_t j) const
-    {
-        const size_t at = s.M + t;
-        bool hidden = ((s.causal || s.window) && j > at) || (s.window && j + s.window <= at);
-        if (j < s.M) hidden = hidden || (s.memory_mask_pad && s.memory_mask_pad[j*s.B + b]);
-        else hidden = hidden || (s.mask_pad && s.mask_pad[(j - s.M)*s.B + b]);
-        if (s.attn_mask) {
-            const float by = s.attn_mask[t*S + j];
-            x = by < -3.4e38f ? by : x + by;        /* even of a score that is infinite */
-        }
-        return hidden || x <= -1e30f ? -INFINITY : x;
-    }
-    __device__ float factor(const sru_attention &s, const seen &k, size_t j) const;
-};
-
-enum { ATTEND = 128 };              /* threads of a block */
-
 /* y = x in fewer bits. 6 bytes a value. */
 template <class S> __global__ void narrow_kernel(S *y, const float *x, size_t n)
 {
@@ -557,10 +511,9 @@ enum { KEPT = 4, ROW = 1024 };      /* ROW: threads of a block at most */
 
 struct row {
     const float *p;
-    unsigned n;
     float kept[KEPT];
 
-    __device__ __forceinline__ row(const float *p, unsigned n) : p(p), n(n)
+    __device__ __forceinline__ row(const float *p, unsigned n) : p(p)
     {
 #pragma unroll
         for (unsigned k = 0; k < KEPT; k++) {
@@ -704,11 +657,46 @@ __device__ __forceinline__ float uniform(uint64_t key, uint64_t i)
     return (float)(mix(key + (i + 1)*0x9e3779b97f4a7c15u) >> 40)*(1.0f/16777216.0f);
 }
 
-__device__ float query::factor(const sru_attention &s, const seen &k, size_t j) const
-{
-    if (!(s.dropout > 0)) return 1;
-    return uniform(k.key, ((uint64_t)head*s.T + t)*S + j) < s.dropout ? 0 : k.keep;
-}
+/* Attention: scores are products by cuBLAS, for one head of some sequences and some queries at a
+   time: (B,n,keys), of the keys from k0 on, which is all that the queries see of them. A block has
+   a row of them, one query. */
+struct seen {
+    size_t h, b0, B;                /* head; first sequence, sequences */
+    size_t t0, n, k0, keys;         /* first query, queries; first key, keys */
+    float scale, keep;              /* 1/sqrt(P/H); 1/(1 - dropout) */
+    uint64_t key;                   /* of dropout */
+};
+
+/* A query: its row of scores, and what it may see. */
+struct query {
+    size_t b, t, S, head;
+
+    __device__ query(const sru_attention &s, const seen &k, size_t row)
+        : b(k.b0 + row/k.n), t(k.t0 + row%k.n), S(s.M + s.T), head(b*(size_t)s.H + k.h) {}
+
+    /* The score of a key, -infinity where it is hidden. */
+    __device__ float score(const sru_attention &s, float x, size_t j) const
+    {
+        const size_t at = s.M + t;
+        bool hidden = ((s.causal || s.window) && j > at) || (s.window && j + s.window <= at);
+        if (j < s.M) hidden = hidden || (s.memory_mask_pad && s.memory_mask_pad[j*s.B + b]);
+        else hidden = hidden || (s.mask_pad && s.mask_pad[(j - s.M)*s.B + b]);
+        if (s.attn_mask) {
+            const float by = s.attn_mask[t*S + j];
+            x = by < -3.4e38f ? by : x + by;        /* even of a score that is infinite */
+        }
+        return hidden || x <= -1e30f ? -INFINITY : x;
+    }
+
+    /* What dropout makes of a key's weight. */
+    __device__ float factor(const sru_attention &s, const seen &k, size_t j) const
+    {
+        if (!(s.dropout > 0)) return 1;
+        return uniform(k.key, ((uint64_t)head*s.T + t)*S + j) < s.dropout ? 0 : k.keep;
+    }
+};
+
+enum { ATTEND = 128 };              /* threads of a block */
 
 /* scores (B,n,keys) become weights p = softmax(scores), with dropout. 24 bytes a score, from L2. */
 __global__ void softmax_kernel(const sru_attention s, const seen k, float *scores)
@@ -807,6 +795,7 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     const size_t t = t0 + blockIdx.y, row = t*s.B + b, lane = threadIdx.x%WARP;
     const float *q = s.q + row*s.P + h*hd, *kv = s.kv + (t0*s.B + b)*2*s.P + h*hd;
     const float *ring = s.ring + b*s.ld_ring, *slots = ring + 2 + h*hd;
+    /* the slot that is next; keys in those before it; keys in kv before this step's own */
     const size_t place = ring_count(ring[0], C), before = ring_count(ring[1], s.window);
     size_t now = 0;
     if (s.mask_pad && s.mask_pad[row]) return;
@@ -898,7 +887,7 @@ __global__ void dropout_kernel(float *y, const float *x, const float *mask, floa
 {
     const size_t i = (size_t)blockIdx.x*blockDim.x + threadIdx.x;
     if (i >= n) return;
-    const float factor = mask ? mask[i] : uniform(key, i) < p ? 0 : p < 1 ? 1/(1 - p) : 0;
+    const float factor = mask ? mask[i] : uniform(key, i) < p ? 0 : 1/(1 - p);
     for (size_t t = blockIdx.y; t < T; t += gridDim.y) {
         const float value = x ? x[t*n + i]*factor : factor;
         y[t*n + i] = beta != 0 && x ? y[t*n + i] + value : value;
@@ -926,7 +915,7 @@ __global__ void softmax_loss_kernel(double *losses, float *dy, const float *y,
     if (lane == 0)
         losses[row] = target < 0 ? 0 : within ? log((double)sum) + ((double)most - y[target]) : NAN;
     __syncwarp();                                   /* y[target] is read: dy may be y */
-    const float by = target < 0 ? 0 : scale/sum;
+    const float by = scale/sum;
     for (size_t j = lane; dy && j < n; j += WARP)
         dy[j] = target < 0 ? 0 : expf(y[j] - most)*by - (j == (size_t)target ? scale : 0);
 }
@@ -1113,14 +1102,6 @@ template <class Body> sru_status run(const sru_context *ctx, const char *name, B
 }
 
 /* The only place where kernels are launched. Arguments are converted to the kernel's types. */
-template <class... P> struct launcher {
-    static cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t s, P... p)
-    {
-        void *args[] = { (void *)&p... };
-        return cudaLaunchKernel(kernel, grid, block, args, 0, s);
-    }
-};
-
 template <class... P, class... A>
 sru_status launch(const sru_context *c, const char *name, void (*kernel)(P...), size_t blocks,
                   size_t parts, dim3 threads, A... args)
@@ -1128,8 +1109,11 @@ sru_status launch(const sru_context *c, const char *name, void (*kernel)(P...), 
     if (!blocks || !parts) return SRU_OK;
     if (blocks > INT_MAX || parts > 65535)
         return fail(c, SRU_EINVAL, "%s: the sizes are too large for one launch", name);
-    return check(c, name, launcher<P...>::launch(kernel, dim3((unsigned)blocks, (unsigned)parts),
-                                                 threads, device_of(c)->stream, args...));
+    return [&](P... p) {
+        void *values[] = { (void *)&p... };
+        return check(c, name, cudaLaunchKernel(kernel, dim3((unsigned)blocks, (unsigned)parts),
+                                               threads, values, 0, device_of(c)->stream));
+    }(args...);
 }
 
 /* Adds the sums of columns of in (rows,n) to `out`, and those from column `split` on to `more`. */
@@ -1140,13 +1124,11 @@ sru_status add_columns(sru_context *c, const char *name, float *out, float *more
     float *sums = parts > 1 ? take<float>(c, parts*n) : NULL;
     if (parts > 1 && !sums) return no_memory(c, name);
     if (c->measure || (!out && !more)) return SRU_OK;
-    if (parts == 1)
-        return launch(c, name, sum_rows_kernel, blocks, 1, dim3(WARP, 8), out, more, split, in,
-                      rows, n);
-    TRY(launch(c, name, sum_rows_kernel, blocks, parts, dim3(WARP, 8), sums, nullptr, n, in, rows,
-               n));
-    return launch(c, name, sum_rows_kernel, blocks, 1, dim3(WARP, 8), out, more, split, sums,
-                  parts, n);
+    if (parts > 1)
+        TRY(launch(c, name, sum_rows_kernel, blocks, parts, dim3(WARP, 8), sums, nullptr, n, in,
+                   rows, n));
+    return launch(c, name, sum_rows_kernel, blocks, 1, dim3(WARP, 8), out, more, split,
+                  sums ? sums : in, sums ? parts : rows, n);
 }
 
 /* A result of one double, to where the caller wants it. Only host memory is waited for. */
@@ -1495,10 +1477,10 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         const cudaDataType u_type = s.u ? stored : type;
         const size_t size = size_of(stored);
         const void *w = s.w;
-        size_t steps = T, rows;
+        size_t steps = T, t = 0, rows;
         void *u = s.u;
         if (s.scale_x == 0) s.scale_x = 1;
-        /* u of so many steps at a time; a backward direction wants all */
+        /* u of so many steps at a time, in even parts; a backward direction wants all */
         if (s.w && !s.u && !s.bidirectional && row) {
             const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/row;
             steps = some < 1 ? 1 : some < T ? ceil_div(T, ceil_div(T, some)) : T;
@@ -1517,7 +1499,7 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         if (s.w && s.type == SRU_PLAIN)
             TRY(operand(c, name, &w, s.w, CUDA_R_32F, (size_t)s.K*s.N*s.A, type));
         if (!row) return SRU_OK;
-        for (size_t t = 0; t < T || t == 0; t += steps) {
+        do {                                    /* of no steps, too: then cT is c0 */
             sru_context chunk = *c;
             sru_scan p = s;
             const size_t at = t*s.B;
@@ -1537,8 +1519,7 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
             p.vt = further(s.vt, at*gates(s)*s.N, sizeof(float));
             p.mask_pad = further(s.mask_pad, at, 1);
             TRY(scan(c, p, ldc, u, u_type));
-            if (!T) break;
-        }
+        } while ((t += steps) < T);
         return SRU_OK;
     });
 }
@@ -1981,7 +1962,7 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
 {
     device *d = new device();
     sru_context c;
-    int number = 0, major = 0, minor = 0, reads = 0, count = 0, shared = 0;
+    int major = 0, minor = 0, reads = 0, count = 0, shared = 0;
     memset(&c, 0, sizeof c);
     c.error = error;
     d->op = table;
@@ -1989,13 +1970,12 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
     d->stream = (cudaStream_t)stream;
     d->math = math;
     auto open = [&]() -> sru_status {
-        TRY(check(&c, "sru_cuda_open", cudaGetDevice(&number)));
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number);
-        cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, number);
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, number);
-        d->number = number;
-        cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, number);
+        TRY(check(&c, "sru_cuda_open", cudaGetDevice(&d->number)));
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->number);
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, d->number);
+        cudaDeviceGetAttribute(&reads, cudaDevAttrPageableMemoryAccess, d->number);
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, d->number);
+        cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, d->number);
         d->multiprocessors = (size_t)count;
         d->room = (size_t)shared/(49 << 10);    /* CUDA takes 1 KB of a block's own */
         d->reads_host = reads != 0;
