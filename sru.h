@@ -861,6 +861,9 @@ static float *sru__take_floats(sru_context *c, size_t count)
 
 static sru_status sru__no_memory(const sru_context *c)
 {
+    if (c->measure)                     /* nothing is too few, but a size does not fit */
+        return SRU__FAIL(c, SRU_ENOMEM, "scratch memory for these sizes, or so many threads, is "
+                         "too large for this machine");
     return SRU__FAIL(c, SRU_ENOMEM, "%u bytes of scratch memory are too few: sru_size() tells how "
                      "many a network needs, ctx->measure how many an operator", c->work_size);
 }
@@ -2204,6 +2207,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
                          "A %u is N %u", s->A, s->N);
     if (s->T && s->B && s->N && !s->h)
         return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h must not be NULL");
+    if (!s->B || !s->N) return SRU_OK;              /* T*B may not fit, where N is 0 */
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
     threads = sru__threads(c, (s->w ? sru__rows_at_least(c, s->T * s->B)
@@ -2251,7 +2255,6 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (c->measure) return SRU_OK;
     for (b = 0; b < s->B && !s->T && s->cT; b++)
         sru__cpu_copy(c, s->cT + b * s->ldc, s->c0 ? s->c0 + b * s->ldc : NULL, s->N * 4);
-    if (!s->B || !s->N) return SRU_OK;
     r.chunk = chunk;
     for (; r.from < s->T; r.from = r.to) {
         r.to = in_place ? sru__min(r.from + chunk, s->T) : s->T;
@@ -2821,7 +2824,7 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
         || s->window > SRU__FARTHEST
         || !sru__fits(8.0f * (float)(s->window + 192) * (float)(s->P + 8 * H))
         || !sru__fits(32.0f * (float)(s->M + s->T + 128) * (float)s->B * (float)(s->P + 16 * H))
-        || !sru__fits((float)(s->M + s->T) * (float)s->T)
+        || (s->attn_mask && !sru__fits((float)(s->M + s->T) * (float)s->T))
         || (s->ring && !sru__fits(4.0f * (float)s->B * (float)s->ld_ring)))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, M %u, P %u, window %u, ld_ring %u are too "
                          "large", name, s->T, s->B, s->M, s->P, s->window, s->ld_ring);
@@ -3944,7 +3947,8 @@ static sru_status sru__check_config(const sru_config *f, char *error)
         const size_t P = sru__projection(f, l);
         const float p = (float)P + 64, n = (float)sru__width(f) + 64;
         weights += 4 * ((l ? 0 : (float)f->input_size) + n + p) * (2 * p + 4 * n);
-        state += 8 * ((float)f->window + 192) * (n + p + 8 * (float)f->num_heads);
+        if (sru__attends(f, l))
+            state += 8 * ((float)f->window + 192) * (p + 8 * (float)f->num_heads);
         if (f->projection_sizes[l] < 0) wrong = "projection_sizes must not be negative";
         else if (f->arch == SRU_ARCH_SRUPP && !P) wrong = "SRU++ wants a projection_size";
         else if (sru__attends(f, l) && P % sru__heads(f))
@@ -5823,7 +5827,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     sru_tensor t;
     unsigned char length[8];
     char *beside;
-    size_t i;
+    size_t i, total = 0;
     float scale;
     int k, saved = errno;
     if (error) error[0] = 0;
@@ -5840,9 +5844,10 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     for (k = 0; k < n; k++) {
         t = own[k];
         if (!memchr(t.name, 0, sizeof t.name) || !t.name[0] || !t.data
-            || sru__tensor_count(&t) > SIZE_MAX / 64 || !strcmp(t.name, "__metadata__"))
+            || sru__tensor_count(&t) > SIZE_MAX / 8 - total || !strcmp(t.name, "__metadata__"))
             return sru__say(error, "sru_save: own tensor %u has no name, no data, or is too large",
                             (size_t)k), SRU_EINVAL;
+        total += sru__tensor_count(&t);         /* of all, for where they lie in the file */
         if (!strncmp(t.name, prefix, strlen(prefix)))
             return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's "
                             "prefix: give the network another", t.name, prefix), SRU_EINVAL;
@@ -5854,13 +5859,16 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
                 return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
     }
 
+    sru__clear(&w, sizeof w);
+    sru__put_header(&w, m, prefix, own, n);
+    if (w.n > SRU__HEADER)
+        return sru__say(error, "sru_save: the file's header would have more than %u bytes",
+                        (size_t)SRU__HEADER), SRU_EINVAL;
     i = strlen(path);
     beside = (char *)SRU_MALLOC(i + sizeof ending);
     if (!beside) return sru__say(error, "no memory for a path"), SRU_ENOMEM;
     memcpy(beside, path, i);
     memcpy(beside + i, ending, sizeof ending);
-    sru__clear(&w, sizeof w);
-    sru__put_header(&w, m, prefix, own, n);
     for (i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)w.n >> 8 * i);
     errno = 0;
     w.f = fopen(beside, "wb");

@@ -12,6 +12,7 @@ whole of nn.LSTM and nn.GRU, in bfloat16. Writes the curves, their picture and a
 build/learning.
 """
 import argparse, copy, csv, math, os, re, subprocess, sys, time, warnings
+import peers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -20,14 +21,16 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
-    parser.add_argument("--seconds", type=float, default=120, help="of each training (120)")
-    parser.add_argument("--threads", type=int, default=2, help="of each (2)")
+    parser.add_argument("--seconds", type=peers.at_least(0.01, float), default=120,
+                        help="of each training (120)")
+    parser.add_argument("--threads", type=peers.at_least(1), default=2, help="of each (2)")
     parser.add_argument("--charlm", default=[""], nargs="+", metavar="OPTIONS",
                         help="of charlm, a training for each: \"\" and \" --arch srupp\", say")
     parser.add_argument("--bf16", action="store_true", help="the peers also under torch.autocast")
     parser.add_argument("--limit", action="store_true", help="and charlm, with the first OPTIONS, "
                         "for as many updates as there would be at the machine's limit")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="names that contain it")
+    parser.add_argument("--only", default="", metavar="PATTERN", type=peers.pattern,
+                        help="a regular expression that names contain")
     parser.add_argument("--out", default=os.path.join(os.path.dirname(HERE), "build/learning"),
                         help="a folder (build/learning)")
     return parser.parse_args()
@@ -35,6 +38,7 @@ def arguments():
 
 if __name__ == "__main__":
     o = arguments()                     # --help needs no torch
+    peers.need("build/bench", "build/charlm", "torch", "sru", "matplotlib")
 warnings.filterwarnings("ignore")       # many come from the reference, for all that it still does
 import torch
 
@@ -181,7 +185,6 @@ def train(name, network, path, seconds, curve):
 def updates_at_limit(options, seconds, threads, out):
     """How many updates charlm could make if its products took no longer than multiplications and
     additions in registers do, its scans no longer than their arithmetic, and all else no time."""
-    import peers
     if {"--arch", "--type", "--batch", "--length"} & set(options):
         sys.exit("learning.py: --limit is that of an SRU in float32, of batches as they are")
     D, L = (int(options[options.index(name) + 1]) if name in options else usual
@@ -210,13 +213,13 @@ def charlm(options, path, seconds, threads, csv_path):
             print(("\r%-24.24s %s" % (name, line.strip()))[:80], end="", flush=True)
     print()
     if run.wait() or test is None:
-        sys.exit("charlm failed")
+        sys.exit("learning.py: charlm failed")
     os.replace(model + ".csv", csv_path)
     return test, rate
 
 
 def draw(results, seconds, threads, path, out):
-    import peers, pictures
+    import pictures
     figure, axes = pictures.plt.subplots(figsize=(8, 5 + 0.2*len(results)))
     for name, (test, rate, points) in results.items():
         axes.plot([p[0] for p in points], [p[1] for p in points],
@@ -239,6 +242,8 @@ def draw(results, seconds, threads, path, out):
 def main(o):
     if not os.path.isfile(o.file):
         sys.exit("learning.py: there is no file '%s'" % o.file)
+    if os.path.getsize(o.file) < 2*BATCH*LENGTH:
+        sys.exit("learning.py: '%s' is too short" % o.file)
     o.file, o.out = os.path.abspath(o.file), os.path.abspath(o.out)
     os.chdir(os.path.dirname(HERE))
     os.makedirs(o.out, exist_ok=True)
@@ -252,9 +257,10 @@ def main(o):
         steps = updates_at_limit(options, o.seconds, o.threads, o.out)
         networks.append((LIMIT, options + ["--steps", str(steps)]))
     networks += NETWORKS + (NETWORKS_BF16 if o.bf16 else [])
+    networks = [n for n in networks if o.only.search(n[0])]
+    if not networks:
+        sys.exit("learning.py: nothing is called '%s', a regular expression" % o.only.pattern)
     for name, *network in networks:
-        if not re.search(o.only, name):
-            continue
         path = os.path.join(o.out, re.sub(r"\W+", "_", name) + ".csv")
         if len(network) > 1:
             with open(path, "w", newline="") as f:
@@ -274,9 +280,8 @@ def main(o):
     with open(os.path.join(o.out, "learning.md"), "w") as f:
         f.write("\n".join(table) + "\n")
     print("\n".join(table))
-    if results:
-        draw(results, o.seconds, o.threads, o.file, o.out)
-        print("picture: " + os.path.join(o.out, "learning.png"))
+    draw(results, o.seconds, o.threads, o.file, o.out)
+    print("picture: " + os.path.join(o.out, "learning.png"))
 
 
 if __name__ == "__main__":

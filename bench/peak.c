@@ -250,7 +250,7 @@ int main(int argc, char **argv)
         return !asked;
     }
     memory = (char *)malloc(64 + 2*bytes*(size_t)threads);
-    if (!memory) return 1;
+    if (!memory) return fputs("peak: no memory\n", stderr), 1;
     memset(memory, 1, 64 + 2*bytes*(size_t)threads);    /* pages of their own: not those of 0 */
     memory += 64 - (size_t)memory%64;
     for (at = 0; at < DEPTH*ROWS; at++) row_values[at] = given/(float)(at + 1);
@@ -277,5 +277,5 @@ int main(int argc, char **argv)
     } while (!count || (now() < begin + seconds && count < MOST));
     qsort(times, (size_t)count, sizeof *times, ascending);
     printf("%.6g\n", (start ? again : threads*(double)repeat)*work/times[count/2]);
-    return 0;
+    return fflush(stdout) ? perror("peak"), 1 : 0;
 }

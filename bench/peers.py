@@ -11,7 +11,8 @@ to build/peers-ISA with --isa:
     curves.csv, memory.csv  times against d, T, B and threads; memory against T
     *.png                   pictures of all this
 """
-import argparse, csv, glob, json, os, platform, re, shlex, statistics, subprocess, sys, time
+import argparse, csv, glob, importlib.util, json, os, platform, re, shlex, statistics
+import subprocess, sys, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CC = shlex.split(os.environ.get("CC") or "cc")
@@ -26,6 +27,35 @@ KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(1 << 28),
            "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
 CHARLM_SECONDS = 3
 WINDOW = 257                # of SRU++ when it streams: the step itself and 256 before it
+
+
+# ---- what is asked for, also of learning.py, sweep.py and peers_cuda.py -------------------------
+
+def need(*things):
+    """Ends the program with a sentence if one is not there: a module, or a program of build/."""
+    for thing in things:
+        if not (os.path.exists(os.path.join(HERE, "..", thing)) if "/" in thing
+                else importlib.util.find_spec(thing)):
+            sys.exit("%s: there is no %s%s: see --help" % (os.path.basename(sys.argv[0]), thing,
+                     "" if "/" in thing else " for " + sys.executable))
+
+
+def at_least(least, kind=int):
+    """Type of an argument."""
+    def number(text):
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError("%s is below %g" % (text, least))
+        return value
+    return number
+
+
+def pattern(text):
+    """The same: a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as e:
+        raise argparse.ArgumentTypeError("'%s' is no regular expression: %s" % (text, e))
 
 
 # ---- what is measured ------------------------------------------------------------------------
@@ -450,29 +480,33 @@ def measure_memory(contestants, progress):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="PATTERN",
+    parser.add_argument("--only", default="", metavar="PATTERN", type=pattern,
                         help="a regular expression that the work's name contains, such as linear, "
                         "SRU, against d, memory")
     parser.add_argument("--isa", help="of sru.h, and of the peers where it is avx2: the best here")
     parser.add_argument("--favour", action="store_true", help="the peers run faster than as they "
                         "are installed: MKL as on Intel's processors, malloc that keeps memory")
-    parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="1 and 2",
+    parser.add_argument("--threads", type=at_least(1), nargs="+", metavar="N", help="1 and 2",
                         default=range(1, min(2, os.cpu_count()) + 1))
-    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="rounds (5)")
-    parser.add_argument("--seconds", type=float, default=0.1, help="of each measurement (0.1)")
+    parser.add_argument("--repetitions", type=at_least(1), default=5, metavar="N",
+                        help="rounds (5)")
+    parser.add_argument("--seconds", type=at_least(0, float), default=0.1,
+                        help="of each measurement (0.1)")
     parser.add_argument("--out", help="a folder: build/peers, or build/peers-ISA with --isa")
     o = parser.parse_args()
+    need("build/bench", "build/charlm", "matplotlib")       # a missing peer is left out
+    import pictures
     out = os.path.abspath(o.out) if o.out else "build/peers" + ("-" + o.isa if o.isa else "")
     os.chdir(os.path.dirname(HERE))
     os.makedirs(out, exist_ok=True)
     contestants = Contestants(o.isa, out, o.favour)
-    wanted = lambda name: re.search(o.only, name)
+    wanted = o.only.search
     cases = [(n,) + row for n in o.threads for row in table(contestants.isa, contestants.ours.bf16)
              if wanted(row[0])]
     points = [p for p in curves(os.cpu_count()) if wanted("against " + p[0])]
     with_memory = wanted("memory") and not o.favour     # which is more with such a malloc
     if not (cases or points or with_memory):
-        sys.exit("peers.py: nothing is called '%s'" % o.only)
+        sys.exit("peers.py: nothing is called '%s', a regular expression" % o.only.pattern)
     few = min(3, o.repetitions)
     progress = Progress(o.repetitions*sum(1 + len(c[3]) for c in cases)
                         + few*sum(1 + len(p[4]) for p in points)
@@ -518,7 +552,6 @@ def main():
                   [c[:4] + ("%.6g" % c[4],) for c in curve])
     if memory:
         write_csv(os.path.join(out, "memory.csv"), ["name", "T", "bytes"], memory)
-    import pictures
     for path in pictures.draw(out, lines, rows, curve, memory):
         print("picture: " + path)
 

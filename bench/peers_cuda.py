@@ -12,6 +12,7 @@ time by the profiler; a graph does not take that kernel up, as it runs in the de
 that its time is added to the graph's. A ratio is the peer's time by ours.
 """
 import argparse, json, os, statistics, subprocess, sys
+from peers import at_least, need
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPES = [(512, 32, 1024), (1024, 8, 3072), (512, 8, 512), (4096, 1, 3072), (512, 1, 512)]
@@ -96,13 +97,13 @@ def peers(torch):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each case (0.5)")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=at_least(0, float), default=0.5,
+                        help="of each case (0.5)")
     seconds = parser.parse_args().seconds
-    try:
-        import torch
-    except ImportError:
-        sys.exit("peers_cuda.py: torch is not installed for %s" % sys.executable)
+    need("torch", "build/roofline_cuda")
+    import torch
     if not torch.cuda.is_available():
         sys.exit("peers_cuda.py: this torch sees no GPU")
     print("%s, torch %s, CUDA %s, cuDNN %s\n" % (torch.cuda.get_device_name(), torch.__version__,

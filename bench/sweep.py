@@ -7,6 +7,7 @@ Prints the shapes where they do, the worst first. Each is measured twice, in tur
 time counts; what other programs do meanwhile may still show as a few hundredths.
 """
 import argparse, json, os, random, subprocess, sys, time
+from peers import at_least, need
 
 BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "bench")
 SETS = ["avx512", "avx2", "sse2", "neon", "rvv", "simd128", "scalar"]   # from the widest down
@@ -52,14 +53,14 @@ def report(title, worst, least):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200, help="shapes (200)")
+    parser.add_argument("--count", type=at_least(1), default=200, help="shapes (200)")
     parser.add_argument("--seed", type=int, default=1, help="other shapes for each (1)")
-    parser.add_argument("--threads", type=int, default=2, help="compared with 1 (2)")
-    parser.add_argument("--seconds", type=float, default=0.03, help="of a measurement (0.03)")
+    parser.add_argument("--threads", type=at_least(1), default=2, help="compared with 1 (2)")
+    parser.add_argument("--seconds", type=at_least(0, float), default=0.03,
+                        help="of a measurement (0.03)")
     parser.add_argument("--least", type=float, default=1.1, help="ratio that is shown (1.1)")
     a = parser.parse_args()
-    if not os.path.exists(BENCH):
-        sys.exit("sweep.py: there is no build/bench: make build/bench")
+    need("build/bench")
     sets = [isa for isa in SETS if subprocess.run([BENCH, "linear", "1", "1", "1", "--isa", isa,
                                                    "--seconds", "0.001"], capture_output=True)
             .returncode == 0]

@@ -27,7 +27,7 @@ static sru_model gate = {
                 .no_skip_term = 1, .use_tanh = 1 },
     .type = SRU_F32
 };
-static char error[SRU_ERROR_SIZE];
+static char error[SRU_ERROR_SIZE] = "an array above has another size";
 static const sru_context ctx = { .threads = 1, .work = work, .work_size = sizeof work,
                                  .error = error };
 static const sru_io io = { .T = 1, .B = 1, .x = level, .h = gain, .state = state };
@@ -64,7 +64,7 @@ static void callback(float *frame)          /* for each frame: in, to bands, gat
         for (int i = 0; i < N; i++) band[k] += basis[k][i] * frame[i];
         level[k] = fabsf(band[k]);          /* about 0.5 in noise */
     }
-    sru_forward(&ctx, &gate, &io);
+    sru_forward(&ctx, &gate, &io);          /* cannot fail: open_gate() has seen to the sizes */
     for (int i = 0; i < N; i++) {
         frame[i] = 0;
         for (int k = 0; k < N; k++) frame[i] += basis[k][i] * band[k] * gain[k];
@@ -73,11 +73,9 @@ static void callback(float *frame)          /* for each frame: in, to bands, gat
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) {
-        const int asked = !strcmp(argv[1], "--help");
-        fprintf(asked ? stdout : stderr, "%s    lets a melody in noise through a gate\n", argv[0]);
-        return asked ? 0 : 2;
-    }
+    if (argc > 1 && !strcmp(argv[1], "--help"))
+        return puts("audio    lets a melody in noise through a gate"), 0;
+    if (argc > 1) return fputs("audio takes no argument: see --help\n", stderr), 2;
     const double pi = 3.14159265358979, melody[] = { 523, 659, 784, 1047 };
     double noise = 0, left = 0, signal = 0, phase = 0;
 

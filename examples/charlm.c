@@ -51,6 +51,7 @@ typedef struct options {
 
 static char error[SRU_ERROR_SIZE];
 static volatile sig_atomic_t interrupted;
+static int row;                             /* of progress: the terminal's cursor is at its end */
 
 /* ---- Small things --------------------------------------------------------------------------- */
 
@@ -58,6 +59,8 @@ static void fail(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
+    if (row) putchar('\n');
+    fflush(stdout);
     fputs("charlm: ", stderr);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
@@ -118,8 +121,8 @@ static const sru_backend *operators(int cuda, int bf16)
 static void *allocate(const sru_context *ctx, size_t bytes)
 {
     void *memory = ctx->op->alloc(ctx, bytes);
-    if (!memory) fail("%zu bytes of memory are not to be had: choose a smaller network "
-                      "or --window", bytes);
+    if (!memory) fail("%zu bytes of memory are not to be had: choose a smaller network, --batch, "
+                      "--length or --window", bytes);
     return memory;
 }
 
@@ -359,6 +362,7 @@ static double evaluate(const sru_context *ctx, const network *net, batch *b, con
             printf("\r%s %3.0f %%  %.0f s left ", name, 100*share,
                    (shown - start)*(1 - share)/share);
             fflush(stdout);
+            row = 1;
         }
     }
     if (shown > 0) putchar('\r');       /* what is printed next is longer */
@@ -523,19 +527,19 @@ static double schedule(double share)
 }
 
 /* What does not stay is one row of a terminal of 80 columns: \r goes back over no more. */
-static void show(const trainer *t, const char *before, int stays)
+static void show(const trainer *t, int stays)
 {
     const double elapsed = now() - t->start, characters = (double)t->ctx.step*(double)t->b.rows;
     const double rate = characters/elapsed, share = t->share;
     const double left = interrupted ? 0 : elapsed*(1 - share)/share;
+    printf("%s%3.0f %%  ", row ? "\r" : "", 100*share);
     if (stays)
-        printf("%s%3.0f %%  %.2f million characters, %.0f a second  training %.3f  "
-               "validation %.3f  %.0f s left \n", before, 100*share, 1e-6*characters, rate,
-               t->sum/t->n, t->bits, left);
+        printf("%.2f million characters, %.0f a second  training %.3f  validation %.3f  "
+               "%.0f s left \n", 1e-6*characters, rate, t->sum/t->n, t->bits, left);
     else
-        printf("%s%3.0f %%  %.0f characters a second  training %.3f  %.0f s left ", before,
-               100*share, rate, t->sum/t->n, left);
+        printf("%.0f characters a second  training %.3f  %.0f s left ", rate, t->sum/t->n, left);
     fflush(stdout);
+    row = !stays;
 }
 
 /* Keeps the model if it is the best so far, and adds a line to the loss curve. */
@@ -551,6 +555,7 @@ static void validate(trainer *t, const corpus *text, const char *model)
     }
     fprintf(t->curve, "%.2f,%.0f,%.4f,%.4f\n", now() - t->start,
             (double)t->ctx.step*(double)t->b.rows, t->sum/t->n, t->bits);
+    fflush(t->curve);                   /* what is there stays, whatever ends the program */
 }
 
 /* Who knows nothing needs 8 bits. */
@@ -577,10 +582,10 @@ static void run(trainer *t, const corpus *text, const options *o)
             (t->share - t->last >= VALIDATE && t->n*(double)t->b.rows >= BETWEEN)) {
             validate(t, text, o->model);
             check_bits(t->bits, o);
-            show(t, terminal ? "\r" : "", 1);
+            show(t, 1);
             t->sum = t->n = 0;
         } else if (terminal && now() - shown > 0.2) {
-            show(t, "\r", 0);
+            show(t, 0);
             shown = now();
         }
     }
@@ -630,14 +635,18 @@ static void train(const sru_context *ctx, const options *o)
     trainer t;
     struct stat is;
     if (!old && errno != ENOENT) fail("%s cannot be written: %s", o->model, strerror(errno));
-    if (old) fclose(old);
     if (same_file(o->model, o->file) || same_file(csv, o->file) || same_file(picture, o->file)
         || same_file(beside, o->file))
         fail("the --model, or its .csv, .svg or .sru_save, would take the place of the text");
     if (!stat(o->model, &is) && !S_ISREG(is.st_mode)) fail("%s is not a file", o->model);
+    if (old) {                          /* a model may be replaced, nothing else */
+        const int from = fseek(old, 8, SEEK_SET) ? 0 : getc(old);
+        if (from != '{' && from != EOF) fail("%s is there, and is no model", o->model);
+        fclose(old);
+    }
     if (text.trains/(size_t)o->batch <= (size_t)o->length)
-        fail("%s is too short: %zu bytes to train on are not %g parts longer than %g", o->file,
-             text.trains, o->batch, o->length);
+        fail("%s is too short: %zu bytes to train on are not %.0f parts longer than %.0f: choose a "
+             "smaller --batch or --length", o->file, text.trains, o->batch, o->length);
     t = new_trainer(ctx, o);
     new_work(&t);
     old = fopen(beside, "ab");
@@ -723,7 +732,7 @@ static const char help[] =
 "    --prime TEXT --length N   how it begins, and characters to add (500)\n"
 "    --temperature X --seed S  0 takes the most likely, 1 draws as learnt (0.7); seed (1)\n"
 "  eval and sample:\n"
-"    --type f32 | bf16 | q8    weights in float32, bfloat16 or int8 (f32)\n"
+"    --type f32 | bf16 | q8    weights in float32, bfloat16 or int8 (f32); f16 with --cuda\n"
 "    --window W                of SRU++, if not that of MODEL\n"
 "  all: --threads N            0 or not said: as many as the machine has; while it is busy with\n"
 "                              other work, OMP_WAIT_POLICY=passive before charlm is faster\n"
@@ -731,9 +740,9 @@ static const char help[] =
 "       --help                 print this\n";
 
 typedef struct option {
-    const char  *name, *commands;       /* t: train takes it, +: of SRU++; e: eval, s: sample */
+    const char  *name, *commands;       /* t: train takes it, +: with SRU++; e: eval, s: sample */
     const char **word;                  /* NULL: it is a number */
-    double      *number, least, most;
+    double      *number, usual, least, most;
     int          whole;
 } option;
 
@@ -751,29 +760,34 @@ static double read_number(const option *x, const char *text)
 static void read_options(options *o, int argc, char **argv)
 {
     const option list[] = {
-        { "--model",       "t",   &o->model, NULL, 0, 0, 0 },
-        { "--arch",        "t",   &o->arch,  NULL, 0, 0, 0 },
-        { "--prime",       "s",   &o->prime, NULL, 0, 0, 0 },
-        { "--type",        "tes",  &o->type,  NULL, 0, 0, 0 },
-        { "--seconds",     "t",   NULL, &o->seconds,     0.01, 1e7,  0 },
-        { "--steps",       "t",   NULL, &o->steps,       1,    1e9,  1 },
-        { "--hidden",      "t",   NULL, &o->hidden,      1,    1e5,  1 },
-        { "--layers",      "t",   NULL, &o->layers,      1,    SRU_MAX_LAYERS, 1 },
-        { "--projection",  "t+",  NULL, &o->projection,  1,    1e5,  1 },
-        { "--attention",   "t+",  NULL, &o->attention,   0,    SRU_MAX_LAYERS, 1 },
-        { "--window",      "t+es", NULL, &o->window,      1,    1e5,  1 },
-        { "--batch",       "t",   NULL, &o->batch,       1,    1e5,  1 },
-        { "--length",      "ts",  NULL, &o->length,      1,    1e9,  1 },
-        { "--dropout",     "t",   NULL, &o->dropout,     0,    0.99, 0 },
-        { "--lr",          "t",   NULL, &o->lr,          1e-9, 1e3,  0 },
-        { "--seed",        "ts",  NULL, &o->seed,        0,    1e15, 1 },
-        { "--temperature", "s",   NULL, &o->temperature, 0,    1e3,  0 },
-        { "--threads",     "tes", NULL, &o->threads,     0,    1e3,  1 }
+        { "--model",       "t",   &o->model, NULL, 0, 0, 0, 0 },
+        { "--arch",        "t",   &o->arch,  NULL, 0, 0, 0, 0 },
+        { "--prime",       "s",   &o->prime, NULL, 0, 0, 0, 0 },
+        { "--type",        "tes", &o->type,  NULL, 0, 0, 0, 0 },
+        { "--seconds",     "t",   NULL, &o->seconds,     0,     0.01, 1e7,  0 },
+        { "--steps",       "t",   NULL, &o->steps,       0,     1,    1e9,  1 },
+        { "--hidden",      "t",   NULL, &o->hidden,      192,   1,    1e5,  1 },
+        { "--layers",      "t",   NULL, &o->layers,      3,     1,    SRU_MAX_LAYERS, 1 },
+        { "--projection",  "t+",  NULL, &o->projection,  64,    1,    1e5,  1 },
+        { "--attention",   "t+",  NULL, &o->attention,   0,     0,    SRU_MAX_LAYERS, 1 },
+        { "--window",      "t+",  NULL, &o->window,      64,    1,    1e5,  1 },
+        { "--window",      "es",  NULL, &o->window,      0,     1,    1e5,  1 },
+        { "--batch",       "t",   NULL, &o->batch,       16,    1,    1e5,  1 },
+        { "--length",      "t",   NULL, &o->length,      64,    1,    1e9,  1 },
+        { "--length",      "s",   NULL, &o->length,      500,   1,    1e9,  1 },
+        { "--dropout",     "t",   NULL, &o->dropout,     0,     0,    0.99, 0 },
+        { "--lr",          "t",   NULL, &o->lr,          0.012, 1e-9, 1e3,  0 },
+        { "--seed",        "ts",  NULL, &o->seed,        1,     0,    1e15, 1 },
+        { "--temperature", "s",   NULL, &o->temperature, 0.7,   0,    1e3,  0 },
+        { "--threads",     "tes", NULL, &o->threads,     0,     0,    1e3,  1 }
     };
     const size_t count = sizeof list/sizeof *list;
     const char *plus = NULL;
     size_t j;
     int i;
+    for (j = 0; j < count; j++)
+        if (list[j].number && strchr(list[j].commands, *o->command))
+            *list[j].number = list[j].usual;
     for (i = 2; i < argc; i++) {
         if (argv[i][0] != '-' && !o->file) o->file = argv[i];
         else if (argv[i][0] != '-' && !o->text && *o->command == 'e') o->text = argv[i];
@@ -782,10 +796,10 @@ static void read_options(options *o, int argc, char **argv)
                 o->cuda = 1;
                 continue;
             }
-            for (j = 0; j < count && strcmp(argv[i], list[j].name); j++) {}
-            if (j == count || !strchr(list[j].commands, *o->command))
-                fail("%s does not take '%s': see --help", o->command, argv[i]);
-            if (strchr(list[j].commands, '+') && *o->command == 't') plus = list[j].name;
+            for (j = 0; j < count && (strcmp(argv[i], list[j].name) ||
+                                      !strchr(list[j].commands, *o->command)); j++) {}
+            if (j == count) fail("%s does not take '%s': see --help", o->command, argv[i]);
+            if (strchr(list[j].commands, '+')) plus = list[j].name;
             if (++i == argc) fail("%s needs a value", list[j].name);
             if (list[j].word) *list[j].word = argv[i];
             else *list[j].number = read_number(&list[j], argv[i]);
@@ -808,17 +822,18 @@ static void read_options(options *o, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    options o = { argc > 1 ? argv[1] : "", NULL, NULL, join(argv[0], ".safetensors"), "sru", "",
-                  "f32",
-                  0, 0, 192, 3, 64, 0, 0, 0, 16, 64, 0.012, 1, 0, 0.7, 0 };
+    options o = {0};
     sru_context ctx = {0};
     int i;
+    o.command = argc > 1 ? argv[1] : "";
+    o.model = join(argv[0], ".safetensors");
+    o.arch = "sru";
+    o.type = "f32";
+    o.prime = "";
     for (i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--help")) return fputs(help, stdout), finish();
     if (strcmp(o.command, "train") && strcmp(o.command, "eval") && strcmp(o.command, "sample"))
         fail("the first argument must be train, eval or sample: see --help");
-    if (*o.command == 's') o.length = 500;
-    if (*o.command == 't') o.window = 64;
     read_options(&o, argc, argv);
     ctx.op = operators(o.cuda, 0);
     ctx.threads = (int)o.threads;

@@ -26,13 +26,10 @@ static float x[I], h[N], state[L*N], work[1024];
 static const sru_context ctx = { .work = work, .work_size = sizeof work };
 static const sru_io io = { .T = 1, .B = 1, .x = x, .h = h, .state = state };
 
-int main(int argc, char **argv)         /* on the board main(void), without the next statement */
+int main(int argc, char **argv)         /* on the board main(void), without the next two lines */
 {
-    if (argc > 1) {
-        const int asked = !strcmp(argv[1], "--help");
-        fprintf(asked ? stdout : stderr, "%s    runs the network of weights.h\n", argv[0]);
-        return asked ? 0 : 2;
-    }
+    if (argc > 1 && !strcmp(argv[1], "--help")) return puts("mcu    runs its own network"), 0;
+    if (argc > 1) return fputs("mcu takes no argument: see --help\n", stderr), 2;
     sru_sizes n;                            /* weights.h and memory fit the network, or it ends */
     if (sru_size(&n, &ctx, &rnn, 1, 1) || n.weights != sizeof weights || n.work > sizeof work)
         return puts("the config is not that of weights.h, or work is too small"), 1;

@@ -19,10 +19,10 @@ int main(int argc, char **argv)
         return asked ? 0 : 2;
     }
     char error[SRU_ERROR_SIZE];
+    const sru_context ctx = { .error = error };
     sru_sizes n;
     sru_model *rnn = sru_load(argv[1], (sru_type)(SRU_F32 + type), error);
-    if (!rnn) return fprintf(stderr, "%s\n", error), 1;
-    if (sru_size(&n, NULL, rnn, 1, 1)) return 1;
+    if (!rnn || sru_size(&n, &ctx, rnn, 1, 1)) return fprintf(stderr, "%s\n", error), 1;
 
     if (rnn->config.scale_x > 0)            /* of rounded weights: not in the file's config */
         printf("/* .scale_x = %.9gf */\n", (double)rnn->config.scale_x);

@@ -15,6 +15,13 @@ static size_t I, N;                                     /* widths of input and o
 static float *answer;                                   /* (CLIENTS,N) the last output of each */
 static pthread_mutex_t door = PTHREAD_MUTEX_INITIALIZER;
 
+static void *allocate(size_t bytes)                     /* zeros */
+{
+    void *memory = calloc(1, bytes);
+    if (!memory) fputs("no memory\n", stderr), exit(1);
+    return memory;
+}
+
 static int next_client(void)                            /* -1: no more */
 {
     static int n;
@@ -38,9 +45,9 @@ static void *serve(void *unused)
     sru_context ctx = { .threads = 1, .error = error };
     sru_sizes n;
     if (sru_size(&n, &ctx, rnn, 1, B)) return fprintf(stderr, "%s\n", error), NULL;
-    ctx.work = malloc(ctx.work_size = n.work);
+    ctx.work = allocate(ctx.work_size = n.work);
 
-    float *x = calloc(B*I, 4), *h = malloc(B*N * 4), *state = malloc(B*n.state * 4);
+    float *x = allocate(B*I * 4), *h = allocate(B*N * 4), *state = allocate(B*n.state * 4);
     int client[B], t[B] = {0}, busy;
     uint8_t absent[B];
     sru_io io = { .T = 1, .B = B, .x = x, .h = h, .state = state, .mask_pad = absent };
@@ -68,7 +75,7 @@ static void *serve(void *unused)
 static int same_alone(int client)                       /* all of its frames in one call */
 {
     const int T = frames(client);
-    float *x = malloc((size_t)T*I * 4), *h = malloc((size_t)T*N * 4);
+    float *x = allocate((size_t)T*I * 4), *h = allocate((size_t)T*N * 4);
     sru_io io = { .T = (size_t)T, .B = 1, .x = x, .h = h };
     for (int t = 0; t < T; t++) receive(x + (size_t)t*I, client, t);
     const int same = !sru_forward(NULL, rnn, &io) &&
@@ -91,7 +98,7 @@ int main(int argc, char **argv)
                        "go step by step\n", path), 1;
     I = (size_t)rnn->config.input_size;
     N = (size_t)rnn->config.hidden_size;
-    answer = calloc(CLIENTS*N, 4);
+    answer = allocate(CLIENTS*N * 4);
 
     pthread_t thread[THREADS];
     for (int i = 0; i < THREADS; i++)

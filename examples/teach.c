@@ -45,11 +45,9 @@ static int check(const char *name, float *p, float derivative)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) {
-        const int asked = !strcmp(argv[1], "--help");
-        fprintf(asked ? stdout : stderr, "%s    compares derivatives with differences\n", argv[0]);
-        return asked ? 0 : 2;
-    }
+    if (argc > 1 && !strcmp(argv[1], "--help"))
+        return puts("teach    compares derivatives with differences"), 0;
+    if (argc > 1) return fputs("teach takes no argument: see --help\n", stderr), 2;
     randomise(x, T*B*N), randomise(w, K*N*N), randomise(v, 2*N), randomise(bias, 2*N);
 
     printf("loss     %9.5f\n", loss());

@@ -218,6 +218,9 @@ if [ -n "$(script -qec 'echo works' /dev/null 2> /dev/null < /dev/null)" ]; then
     check "rows of progress are there, and short" awk 'BEGIN { RS = "\r" }
         NR > 1 && !/^\n/ { rows++; if (length(row) > 79) bad = 1 } { row = $0 }
         END { exit bad || rows < 3 }' rows.txt
+    (export charlm; script -qec '"$charlm" train text --seconds 9 --lr 1000 --model diverged' \
+        /dev/null > rows.txt < /dev/null)
+    check "an error has a row of its own" grep -q '^charlm: the training diverged' rows.txt
 else
     echo "skipped: progress on a terminal, for script is not there"
 fi
@@ -292,6 +295,8 @@ fi
 refuses "cut.safetensors"           eval cut.safetensors text
 refuses "not.safetensors"           eval not.safetensors text
 refuses "empty"                     sample empty
+refuses "is no model"               train text --model not.safetensors
+check "what is no model is left as it was"     [ "$(head -c 2000 text)" = "$(cat not.safetensors)" ]
 refuses "no/such/folder"            train text --seconds 500 --model no/such/folder/model
 mkdir folder
 refuses "folder"                    train text --seconds 500 --model folder

@@ -59,6 +59,8 @@ for program in build/peak "sh bench/setup" "sh bench/curves.sh" "sh tests/pytorc
 done
 refused build/peak flops 1 nonsense
 refused build/peak copy 1 0 nonsense
+refused build/peak read 1 0 1e18
+unwritten build/peak flops 1 0
 for program in bench/setup bench/curves.sh tests/pytorch/setup tests/pytorch/run \
                tests/test_readme.sh; do
     refused timeout 9 sh $program --nonsense
@@ -76,6 +78,8 @@ if have python3; then                   # which need not have torch for it
         check "--help" python3 $program --help
     done
     refused python3 examples/pytorch.py --nonsense
+    refused env PYTHONPATH=bench python3 -c 'import peers; peers.need("no_such_module")'
+    refused env PYTHONPATH=bench python3 -c 'import peers; peers.need("build/no-such-program")'
     for isa in $(sed -n 's/^#define SRU__ISA *//p' sru.h); do
         check "sweep.py knows $isa" grep -q "^SETS.*\"$isa\"" bench/sweep.py
     done

@@ -22,8 +22,8 @@ static size_t N, state_size;
 /* Memory for the file of a model, or NULL. */
 void *EXPORT(reserve)(size_t bytes) { return malloc(bytes); }
 
-/* The only model of this instance. Returns NULL, or what is wrong with it. */
-const char *EXPORT(open)(const void *file, size_t size)
+/* The only model of this instance; frees its file. Returns NULL, or what is wrong with it. */
+const char *EXPORT(open)(void *file, size_t size)
 {
     sru_sizes n;
     if (sru_load_bytes(&rnn, NULL, file, size, "rnn.", error)) return error;
@@ -47,7 +47,7 @@ const char *EXPORT(open)(const void *file, size_t size)
     if (sru_load_bytes(&rnn, weights, file, size, "rnn.", error)) return error;
     for (int i = 0; i < 3; i++) if (sru_read_tensor(&own[i], file, size, error)) return error;
     if (!sru_cpu()->pack(&ctx, output, SRU_F32, plain, V, N)) return error;
-    free(plain);
+    free(plain), free(file);
     rnn.vocab_size = V;
     rnn.embedding = embedding;
     return NULL;
