@@ -705,10 +705,10 @@ static size_t sru__ceil(size_t a, size_t b) { return a / b + (a % b != 0); }
 /* Whether so many bytes are no more than a quarter of all that an address can tell apart. */
 static int sru__fits(float bytes) { return bytes < (float)(SIZE_MAX / 4); }
 
-/* Where part i of n things begins: n i/parts, which itself may not fit. Divisions are slow. */
+/* Where part i of n things begins: the first n % parts have one more. Divisions are slow. */
 static size_t sru__part(size_t n, size_t i, size_t parts)
 {
-    return parts == 1 ? n * i : n / parts * i + (size_t)((uint64_t)(n % parts) * i / parts);
+    return parts == 1 ? n * i : n / parts * i + sru__min(i, n % parts);
 }
 
 /* a b, or SIZE_MAX where that does not fit. */
