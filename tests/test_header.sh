@@ -161,18 +161,23 @@ cat > $dir/nothing.h <<'END'
 #define SRU_FREE(p)   ((void)(p))
 #define NO_HEAP
 END
-cat > $dir/seek.h <<'END'
+cat > $dir/trouble.h <<'END'
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 static int no_way_back(FILE *f, long at, int from)
 {
     return from == SEEK_SET ? errno = EIO, -1 : fseek(f, at, from);
 }
-#define fseek no_way_back
 static char said[256];
-static size_t how_much;
-#define AT_END  if (sru_read_file("sru.h", &how_much, said) || !strstr(said, "cannot read")) \
-                    return fail("half a file is read where there is no way back");
+static size_t how_much, too_much = (size_t)-1;
+#define fseek           no_way_back
+#define SRU_MALLOC(n)   ((n) < too_much ? malloc(n) : NULL)
+#define SRU_FREE        free
+#define UNREAD(why)     (!sru_read_file("sru.h", &how_much, said) && strstr(said, why))
+#define AT_END  if (!UNREAD("cannot read")) return fail("a file that cannot be read"); \
+                too_much = 100000; \
+                if (!UNREAD("no memory")) return fail("a file that is too large");
 END
 
 smoke "default, C99"            $c
@@ -187,7 +192,7 @@ smoke "SRU_NO_STDIO"            $one -DSRU_NO_STDIO
 smoke "SRU_MALLOC, SRU_ASSERT"  $one -include $dir/counted.h
 smoke "no heap"                 $one -include $dir/nothing.h
 smoke "NDEBUG"                  $one -DNDEBUG
-smoke "a seek that fails"       $one -include $dir/seek.h
+smoke "files that fail"         $one -include $dir/trouble.h
 smoke "as little as can be"     $c -include $dir/nothing.h -DSRU_STATIC -DSRU_NO_STDIO \
                                 -DSRU_NO_BACKWARD -DSRU_NO_SIMD
 if $CC -m64 -mfpmath=387 -x c -fsyntax-only - < /dev/null 2> $dir/log.txt; then
