@@ -420,10 +420,10 @@ typedef struct sru_scan {
                                                needs dh, du, u, c, and what forward was given */
     float         *dc;                      /* (B,N) in: of cT, out: of c0; NULL: 0, not wanted */
     float         *du;                      /* (T,B,K,N) may be u */
-    float         *dx;                      /* (T,B,N), where x is used, else left alone; NULL: not
-                                               wanted */
-    float         *da;                      /* (T,B,A); may be dx, which is then the sum of both;
-                                               NULL: not wanted */
+    float         *dx;                      /* (T,B,N), where x is used, else left alone; may be
+                                               dh; NULL: not wanted */
+    float         *da;                      /* (T,B,A); may be dx, which is then the sum of both, or
+                                               dh; NULL: not wanted */
     float         *dvt;                     /* (T,B,G,N), or NULL */
     float         *dw, *dv, *dbias;         /* as w (SRU_PLAIN), v, bias; NULL: not wanted. Without
                                                w, dw and da are left alone */
@@ -4458,8 +4458,8 @@ static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model
     return status;
 }
 
-/* Layer l: from dh to dx (NULL: not wanted). What norm and dropout of the outputs make of dh is
-   written to dg, which may be dh. */
+/* Layer l: from dh to dx (NULL: not wanted), which may be dh. What norm and dropout of the outputs
+   make of dh is written to dg; it may be either. */
 static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m, const sru_io *io,
                                       int l, const float *in, const float *c0, float *dx,
                                       const float *dh, float *dg, const sru__kept *k)
@@ -4530,15 +4530,14 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     const size_t N = sru__width(f), rows = io->T * io->B, wide = (size_t)f->input_size;
     const int first = sru__input_first(f);
     sru__kept kept[SRU_MAX_LAYERS];
-    float *tape_state = NULL, *d[2] = { NULL, NULL }, *dx = io->dx;
+    float *tape_state = NULL, *d, *dx = io->dx;     /* d (T,B,N): from layer to layer */
     const float *x = io->x;
     sru_status status = SRU_OK;
     size_t ignored = 0;
     int l;
     if (!sru__tape(c, &ignored, m, io, &tape_state, kept)) return sru__no_memory(c);
-    d[0] = sru__take_floats(c, rows * N);
-    d[1] = sru__take_floats(c, rows * N);
-    if (!d[0] || !d[1]) return sru__no_memory(c);
+    d = sru__take_floats(c, rows * N);
+    if (!d) return sru__no_memory(c);
     if (m->vocab_size) dx = NULL;
     if (sru__looks_up_x(m, io)) {
         float *looked_up = sru__take_floats(c, rows * wide);
@@ -4548,17 +4547,12 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
                                           m->vocab_size);
         x = looked_up;
     }
-    for (l = L - 1; l >= 0 && !status; l--) {
-        float *swap = d[0];
+    for (l = L - 1; l >= 0 && !status; l--)
         status = sru__layer_backward(c, m, io, l, kept[l].in ? kept[l].in : x, tape_state,
-                                     l > 0 || first ? d[1] : dx,
-                                     l + 1 < L ? d[0] : io->dh, d[0], &kept[l]);
-        d[0] = d[1];
-        d[1] = swap;
-    }
+                                     l > 0 || first ? d : dx, l + 1 < L ? d : io->dh, d, &kept[l]);
     if (first && !status)
-        status = c->op->linear_backward(c, dx, io->grads, NULL, d[0], x, (const float *)m->weights,
-                                        0, rows, N, wide);
+        status = c->op->linear_backward(c, dx, io->grads, NULL, d, x, (const float *)m->weights, 0,
+                                        rows, N, wide);
     if (m->vocab_size && dx && !status)
         status = c->op->embedding_backward(c, io->dembedding, dx, io->tokens, rows, wide,
                                            m->vocab_size);

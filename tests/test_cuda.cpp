@@ -273,10 +273,11 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     if (q.h == x) return r;                     /* backward would need x */
 
     p.type = SRU_PLAIN;
-    p.dh = s.random_stored(rows*N);
+    float *dh = s.random_stored(rows*N);
+    p.dh = dh;
     p.dc = has & STATE ? s.random(B*ldc) : NULL;
     p.du = has & INPLACE ? p.u : s.blank_stored(rows*K*N);
-    p.dx = p.x && K < 4 ? s.blank_stored(rows*N) : NULL;
+    p.dx = !p.x || K == 4 ? NULL : has & INPLACE ? dh : s.blank_stored(rows*N);
     p.da = p.w ? s.blank_stored(rows*A) : NULL;
     p.dvt = p.vt ? s.blank(rows*GN) : NULL;
     p.dw = w ? s.random(K*N*A) : NULL;

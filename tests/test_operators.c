@@ -1115,6 +1115,27 @@ static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
         for (i = 0; i < rows*N; i++) o.dx[i] += o.da[i];
         check_grad(what, "the sum of da and dx", q.da, o.dx, rows*N);
     }
+    /* dx, da or both on dh: backward reads each value before it writes there */
+    for (b = 1; b < 4; b++) {
+        sru_context c = context(1 + (int)b%3);
+        sru_scan q = s, apart;
+        float *on;
+        if (((b & 1) && !(s.x && s.K < 4)) || ((b & 2) && !(s.w && s.A == N))) continue;
+        if (s.vt) q.dvt = junk(rows*GN);
+        q.du = junk(rows*KN);
+        q.dc = copy(from.dc, s.B*N);
+        q.dx = b & 1 ? junk(rows*N) : NULL;
+        q.da = b == 3 ? q.dx : b & 2 ? junk(rows*N) : NULL;
+        apart = q;
+        q.dc = copy(from.dc, s.B*N);
+        q.dh = on = copy(s.dh, rows*N);
+        if (b & 1) q.dx = on;
+        if (b & 2) q.da = on;
+        CHECK(op->scan_backward(&c, &apart) == SRU_OK, "%s: %s", what, message);
+        CHECK(op->scan_backward(&c, &q) == SRU_OK, "%s: %s", what, message);
+        CHECK(alike(on, b & 1 ? apart.dx : apart.da, rows*N) && alike(q.dc, apart.dc, s.B*N),
+              "%s: other gradients on dh (%d)", what, (int)b);
+    }
 }
 
 static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned flags)
