@@ -110,8 +110,8 @@ train --seconds 0.3 --model seconds.safetensors > seconds
 check "training by the clock"                  ends_with_test seconds
 
 # SRU++: attention across batches in training, through rings in evaluation and sampling; alpha, by
-# which it counts, begins at 0, and gets somewhere in 60 steps only at a high rate
-pp() { train --arch srupp --steps 60 --lr 0.03 --projection 16 --window 20 "$@"; }
+# which it counts, begins at 0, and gets somewhere in 90 steps only at a high rate
+pp() { train --arch srupp --steps 90 --lr 0.03 --projection 16 --window 20 "$@"; }
 pp --threads 1 --model pp.safetensors > pp
 check "training of SRU++ succeeds"             [ $? = 0 ]
 check "SRU++ learns: below 5.5 bits of 8"      below pp 5.5
