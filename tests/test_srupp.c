@@ -375,95 +375,91 @@ static void test_attention_prefixes(void)
     free(q); free(kv); free(o); free(whole);
 }
 
+/* One head, and what it gave the first time. */
+typedef struct head {
+    sru_attention s;
+    size_t N;                                   /* T*P */
+    float *q, *kv, *dout, *mask, *o, *stats;
+    float *results, *first;                     /* a, dq, dkv */
+} head;
+
+static head new_head(size_t T, size_t P, double scale)
+{
+    const size_t N = T*P;
+    head h;
+    memset(&h, 0, sizeof h);
+    h.N = N;
+    h.q = test_floats(N), h.kv = test_floats(2*N), h.dout = test_floats(N), h.o = test_floats(N);
+    h.mask = test_floats(T*T), h.stats = test_floats(2*T);
+    h.results = test_floats(4*N), h.first = test_floats(4*N);
+    test_fill(h.q, N, scale);
+    test_fill(h.kv, 2*N, 1);
+    test_fill(h.dout, N, 2);
+    h.s.T = T;
+    h.s.B = 1;
+    h.s.H = 1;
+    h.s.P = P;
+    h.s.q = h.q;
+    h.s.kv = h.kv;
+    put_results(&h.s, h.o, h.results, h.stats, h.dout, h.results + N, h.results + 2*N);
+    return h;
+}
+
+/* Forward and backward: whether they give the bits of the first time, if this is not that. */
+static int as_at_first(const head *h, int first)
+{
+    char error[SRU_ERROR_SIZE] = "";
+    const sru_context c = context(0, error);
+    CHECK(sru_cpu()->attention_forward(&c, &h->s) == SRU_OK, "%s", error);
+    CHECK(sru_cpu()->attention_backward(&c, &h->s) == SRU_OK, "%s", error);
+    if (first) memcpy(h->first, h->results, 4*h->N*4);
+    return !memcmp(h->first, h->results, 4*h->N*4);
+}
+
+static void free_head(head *h)
+{
+    free(h->q); free(h->kv); free(h->dout); free(h->mask); free(h->o); free(h->stats);
+    free(h->results); free(h->first);
+}
+
 /* What is added to all scores of a query changes nothing, be it as much as a finite mask adds. */
 static void test_attention_masked(void)
 {
-    enum { T = 70, P = 8, N = T*P };
+    enum { T = 70, P = 8 };
     static const float added[] = { 0, -1e4f, 1e4f, -65504, 1e6f, -1e9f, 1e9f };
-    float *q = test_floats(N), *kv = test_floats(2*N), *dout = test_floats(N), *o = test_floats(N);
-    float *a = test_floats(N), *stats = test_floats(2*T), *dq = test_floats(N);
-    float *dkv = test_floats(2*N), *mask = test_floats(T*T), *first = test_floats(4*N);
-    char error[SRU_ERROR_SIZE] = "";
-    const sru_context c = context(0, error);
-    sru_attention s;
+    head h = new_head(T, P, 0);                 /* scores of 0, which no rounding changes */
     size_t i, j;
-    memset(&s, 0, sizeof s);
-    memset(q, 0, N*4);                          /* scores of 0, which no rounding changes */
-    test_fill(kv, 2*N, 1);
-    test_fill(dout, N, 1);
-    s.T = T;
-    s.B = 1;
-    s.H = 1;
-    s.P = P;
-    s.q = q;
-    s.kv = kv;
-    s.attn_mask = mask;
-    put_results(&s, o, a, stats, dout, dq, dkv);
+    h.s.attn_mask = h.mask;
     for (i = 0; i < sizeof added/sizeof *added; i++) {
-        for (j = 0; j < T*T; j++) mask[j] = added[i];
-        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
-        CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_OK, "%s", error);
-        if (!i) {
-            memcpy(first, a, N*4);
-            memcpy(first + N, dq, N*4);
-            memcpy(first + 2*N, dkv, 2*N*4);
-        }
-        CHECK(!memcmp(first, a, N*4) && !memcmp(first + N, dq, N*4)
-              && !memcmp(first + 2*N, dkv, 2*N*4), "with %g added to all scores, other results",
-              (double)added[i]);
+        for (j = 0; j < T*T; j++) h.mask[j] = added[i];
+        CHECK(as_at_first(&h, !i), "with %g added to all scores, other results", (double)added[i]);
     }
-    free(q); free(kv); free(dout); free(o); free(a); free(stats); free(dq); free(dkv); free(mask);
-    free(first);
+    free_head(&h);
 }
 
 /* What is not seen counts for nothing however large it is, as long as it is finite: neither its
    scores nor dout.v, which overflow here. */
 static void test_attention_hidden(void)
 {
-    enum { T = 21, P = 8, N = T*P };
-    float *q = test_floats(N), *kv = test_floats(2*N), *dout = test_floats(N), *o = test_floats(N);
-    float *a = test_floats(N), *stats = test_floats(2*T), *dq = test_floats(N);
-    float *dkv = test_floats(2*N), *mask = test_floats(T*T), *first = test_floats(4*N);
+    enum { T = 21, P = 8 };
+    head h = new_head(T, P, 2);
     uint8_t pad[T] = { 0 };
-    char error[SRU_ERROR_SIZE] = "";
-    const sru_context c = context(0, error);
-    sru_attention s;
     size_t i, j, k;
-    memset(&s, 0, sizeof s);
-    test_fill(q, N, 2);
-    test_fill(dout, N, 2);
-    test_fill(kv, 2*N, 1);
     for (j = 0; j < T; j++) pad[j] = j % 3 == 1;
-    s.T = T;
-    s.B = 1;
-    s.H = 1;
-    s.P = P;
-    s.q = q;
-    s.kv = kv;
-    put_results(&s, o, a, stats, dout, dq, dkv);
     for (k = 0; k < 6; k++) {           /* hidden by mask_pad, by -inf, by the least float */
-        s.mask_pad = k < 2 ? pad : NULL;
-        s.attn_mask = k < 2 ? NULL : mask;
+        h.s.mask_pad = k < 2 ? pad : NULL;
+        h.s.attn_mask = k < 2 ? NULL : h.mask;
         for (i = 0; i < T*T; i++) {
-            mask[i] = pad[i % T] ? -3.4028234e38f : 0;
-            if (pad[i % T] && k < 4) test_make_minus_infinity(mask + i);
+            h.mask[i] = pad[i % T] ? -3.4028234e38f : 0;
+            if (pad[i % T] && k < 4) test_make_minus_infinity(h.mask + i);
         }
         for (j = 0; j < T; j++)         /* of both signs, so that scores are also no numbers */
             for (i = 0; i < 2*P && pad[j]; i++)
-                kv[j*2*P + i] = k % 2 == 0 ? 1 : i % 3 ? 3e38f : -3e38f;
-        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
-        CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_OK, "%s", error);
-        if (!k) {
-            memcpy(first, a, N*4);
-            memcpy(first + N, dq, N*4);
-            memcpy(first + 2*N, dkv, 2*N*4);
-        }
-        CHECK(!memcmp(first, a, N*4) && !memcmp(first + N, dq, N*4)
-              && !memcmp(first + 2*N, dkv, 2*N*4),
-              "%s: with other values in what is not seen, other results (%d)", isa(), (int)k);
+                h.kv[j*2*P + i] = k % 2 == 0 ? 1 : i % 3 ? 3e38f : -3e38f;
+        CHECK(as_at_first(&h, !k), "%s: with other values in what is not seen, other results (%d)",
+              isa(), (int)k);
     }
-    free(q); free(kv); free(dout); free(o); free(a); free(stats); free(dq); free(dkv); free(mask);
-    free(first);
+    free_head(&h);
 }
 
 /* Where one weight is 1 and all others are 0, nothing flows back through the softmax: what its mean
