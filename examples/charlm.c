@@ -43,7 +43,7 @@ static const float BETA1 = 0.9f, BETA2 = 0.99f, EPSILON = 1e-8f, DECAY = 0.1f;  
 
 typedef struct options {
     const char *command, *file, *text;      /* train FILE, eval FILE TEXT, sample FILE */
-    const char *model, *arch, *prime, *type;
+    const char *model, *from, *arch, *prime, *type;
     double      seconds, steps, hidden, layers, projection, attention, window, dropout, batch,
                 length, lr, seed, threads, temperature;
     int         cuda;
@@ -294,15 +294,16 @@ static batch new_batch(const sru_context *ctx, const network *net, size_t T, siz
     return b;
 }
 
-/* SRU++ remembers the inputs of each layer of the batch before. */
+/* SRU++ remembers the inputs of each layer of the batch before: E or D of each step. */
 static void new_memory(const sru_context *ctx, const network *net, batch *b)
 {
+    const size_t width = net->E > net->D ? net->E : net->D;
     const int L = net->rnn.config.num_layers;
     int l;
     b->before = (float **)calloc(2*(size_t)L, sizeof(float *));
     if (!b->before) fail("there is no memory");
     b->now = b->before + L;
-    for (l = 0; l < 2*L; l++) b->before[l] = floats(ctx, b->rows*(l%L ? net->D : net->E));
+    for (l = 0; l < 2*L; l++) b->before[l] = floats(ctx, b->rows*width);
     b->io.saved = b->now;
 }
 
@@ -426,56 +427,69 @@ typedef struct trainer {
     float      *m, *v;          /* (n) moments of AdamW */
     batch       b, validation;
 
+    size_t      first;          /* number of the batch that it begins with */
     double      start, share;   /* when it began; the part of it that is done, 0 ... 1 */
     double      sum, n;         /* of the loss in the n steps since the last validation */
     double      last;           /* share at the last validation, */
     double      bits, best;     /* its result, and the lowest so far */
+    int         saved;          /* that one is in the file */
     FILE       *curve;
 } trainer;
 
-static trainer new_trainer(const sru_context *ctx, const options *o)
+static sru_config new_config(const options *o)
 {
-    trainer t = {0};
     sru_config config = {0};
-    sru_sizes size;
-    uint64_t random = (uint64_t)o->seed;
-    size_t i;
-
     config.input_size = config.hidden_size = (int)o->hidden;
     config.num_layers = (int)o->layers;
     config.layer_norm = config.normalize_after = 1;
-    config.dropout = (float)o->dropout;
     if (!strcmp(o->arch, "srupp")) {
         config.arch = SRU_ARCH_SRUPP;
         config.projection_size = (int)o->projection;
         config.attention_last_n_layers = (int)o->attention;
         config.highway_bias = -2;
         config.causal = 1;
-        config.window = (int)o->window;
+        config.window = (int)o->window*FARTHER;
     }
+    return config;
+}
+
+static network new_weights(const sru_context *ctx, const sru_config *config, uint64_t random)
+{
+    const network net = new_network(ctx, config);
+    size_t i;
+    check(sru_init(net.here.stack, config, random));
+    for (i = 0; i < V*net.E; i++) net.here.embedding[i] = (float)(2*uniform(&random) - 1);
+    for (i = 0; i < V*net.D; i++)
+        net.here.output[i] = (float)((2*uniform(&random) - 1)/sqrt((double)net.D));
+    send(ctx, &net);
+    return net;
+}
+
+static trainer new_trainer(const sru_context *ctx, const options *o)
+{
+    const sru_config config = new_config(o);
+    trainer t = {0};
+    sru_sizes size;
     t.ctx = *ctx;
-    t.ctx.seed = random;
+    t.ctx.seed = (uint64_t)o->seed;
     t.op = strcmp(o->type, "bf16") ? ctx->op : operators(o->cuda, 1);
-    t.net = t.far = new_network(ctx, &config);
-    t.far.rnn.config.window *= FARTHER;
+    t.far = o->from ? load(ctx, o->from, 0) : new_weights(ctx, &config, t.ctx.seed);
+    t.far.rnn.config.dropout = (float)o->dropout;
+    t.net = t.far;
+    t.net.rnn.config.window = (t.far.rnn.config.window + FARTHER - 1)/FARTHER;
     t.g = new_parameters(ctx, &t.net);
     t.m = floats(ctx, t.net.n);
     t.v = floats(ctx, t.net.n);
-    check(sru_init(t.net.here.stack, &config, random));
-    for (i = 0; i < V*t.net.E; i++) t.net.here.embedding[i] = (float)(2*uniform(&random) - 1);
-    for (i = 0; i < V*t.net.D; i++)
-        t.net.here.output[i] = (float)((2*uniform(&random) - 1)/sqrt((double)t.net.D));
-    send(ctx, &t.net);
 
     t.validation = new_batch(ctx, &t.far, CHUNK, 1);
     t.b = new_batch(ctx, &t.net, (size_t)o->length, (size_t)o->batch);
-    if (config.arch == SRU_ARCH_SRUPP) new_memory(ctx, &t.net, &t.b);
+    if (t.net.rnn.config.window) new_memory(ctx, &t.net, &t.b);
     check(sru_size(&size, ctx, &t.net.rnn, t.b.io.T + (t.b.now ? t.b.io.T : 0), t.b.io.B));
     t.b.io.tape = allocate(ctx, size.tape);
     t.b.io.grads = t.g.stack;
     t.b.io.dembedding = t.g.embedding;
     t.b.io.dh = t.b.dh = floats(ctx, t.b.rows*t.net.D);
-    t.bits = t.best = 8;            /* of who knows nothing: log2(V) */
+    t.best = 8;                     /* of who knows nothing: log2(V) */
     return t;
 }
 
@@ -542,16 +556,23 @@ static void show(const trainer *t, int stays)
     row = !stays;
 }
 
-/* Keeps the model if it is the best so far, and adds a line to the loss curve. */
-static void validate(trainer *t, const corpus *text, const char *model)
+/* Bits per character of parts of the validation text. */
+static double validate(trainer *t, const corpus *text)
 {
     const size_t n = text->validations, stride = (n + PARTS - 1)/PARTS;
+    return evaluate(&t->ctx, &t->far, &t->validation, text->validation, n,
+                    stride > CHUNK ? stride : CHUNK, NULL);
+}
+
+/* Keeps the model if it is the best so far, and adds a line to the loss curve. */
+static void keep(trainer *t, const corpus *text, const char *model)
+{
     t->last = t->share;
-    t->bits = evaluate(&t->ctx, &t->far, &t->validation, text->validation, n,
-                       stride > CHUNK ? stride : CHUNK, NULL);
+    t->bits = validate(t, text);
     if (t->bits < t->best) {
         t->best = t->bits;
         save(&t->ctx, &t->far, model);
+        t->saved = 1;
     }
     fprintf(t->curve, "%.2f,%.0f,%.4f,%.4f\n", now() - t->start,
             (double)t->ctx.step*(double)t->b.rows, t->sum/t->n, t->bits);
@@ -570,7 +591,7 @@ static void run(trainer *t, const corpus *text, const options *o)
     double loss, shown = 0;
     t->start = now();
     while (t->share < 1 && !interrupted) {
-        next_batch(&t->b, text, (size_t)t->ctx.step);
+        next_batch(&t->b, text, t->first + (size_t)t->ctx.step);
         loss = update(t, o->lr*schedule(t->share));
         check_bits(loss, o);
         t->sum += loss;
@@ -580,7 +601,7 @@ static void run(trainer *t, const corpus *text, const options *o)
 
         if (interrupted || t->share >= 1 ||
             (t->share - t->last >= VALIDATE && t->n*(double)t->b.rows >= BETWEEN)) {
-            validate(t, text, o->model);
+            keep(t, text, o->model);
             check_bits(t->bits, o);
             show(t, 1);
             t->sum = t->n = 0;
@@ -657,11 +678,19 @@ static void train(const sru_context *ctx, const options *o)
     fputs("seconds,characters,training,validation\n", t.curve);
 
     printf("%zu parameters, %zu characters to learn from, %s\n", t.net.n, text.trains, t.op->name);
+    if (o->from) {                      /* not with what that one began with */
+        t.first = (size_t)(fmod(GOLDEN*o->seed, 1)*(double)(text.trains/t.b.rows));
+        t.best = validate(&t, &text);
+        printf("%s: validation %.3f\n", o->from, t.best);
+    }
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     run(&t, &text, o);
     draw(t.curve, csv, picture);
-    if (t.best >= 8) save(&t.ctx, &t.far, o->model);    /* never better than who knows nothing */
+    if (!t.saved) {                     /* it was never better than what it began with */
+        if (o->from) t.far = load(ctx, o->from, 0);
+        save(&t.ctx, &t.far, o->model);
+    }
 
     best = load(ctx, o->model, 0);
     printf("model: %s, validation %.4f bits per character\n", o->model,
@@ -717,6 +746,8 @@ static const char help[] =
 "    --seconds N | --steps N   how long, 60 seconds if not said; Ctrl-C ends it early\n"
 "    --model OUT.safetensors   where the best model goes; if not said, beside this program, or\n"
 "                              here, if it was found through PATH\n"
+"    --from MODEL              go on with a model, which OUT may be, or adapt it to another text:\n"
+"                              often with a lower --lr. --seed says where in FILE to begin\n"
 "    --hidden D --layers L     units of a layer (192) and layers (3)\n"
 "    --batch B --length T      sequences (16) and characters (64) of an update\n"
 "    --lr R --seed S           highest learning rate (0.012) and seed (1)\n"
@@ -740,7 +771,8 @@ static const char help[] =
 "       --help                 print this\n";
 
 typedef struct option {
-    const char  *name, *commands;       /* t: train takes it, +: with SRU++; e: eval, s: sample */
+    const char  *name, *commands;       /* t: train takes it, n: not with --from, +: with SRU++;
+                                           e: eval, s: sample */
     const char **word;                  /* NULL: it is a number */
     double      *number, usual, least, most;
     int          whole;
@@ -761,16 +793,17 @@ static void read_options(options *o, int argc, char **argv)
 {
     const option list[] = {
         { "--model",       "t",   &o->model, NULL, 0, 0, 0, 0 },
-        { "--arch",        "t",   &o->arch,  NULL, 0, 0, 0, 0 },
+        { "--from",        "t",   &o->from,  NULL, 0, 0, 0, 0 },
+        { "--arch",        "tn",  &o->arch,  NULL, 0, 0, 0, 0 },
         { "--prime",       "s",   &o->prime, NULL, 0, 0, 0, 0 },
         { "--type",        "tes", &o->type,  NULL, 0, 0, 0, 0 },
         { "--seconds",     "t",   NULL, &o->seconds,     0,     0.01, 1e7,  0 },
         { "--steps",       "t",   NULL, &o->steps,       0,     1,    1e9,  1 },
-        { "--hidden",      "t",   NULL, &o->hidden,      192,   1,    1e5,  1 },
-        { "--layers",      "t",   NULL, &o->layers,      3,     1,    SRU_MAX_LAYERS, 1 },
-        { "--projection",  "t+",  NULL, &o->projection,  64,    1,    1e5,  1 },
-        { "--attention",   "t+",  NULL, &o->attention,   0,     0,    SRU_MAX_LAYERS, 1 },
-        { "--window",      "t+",  NULL, &o->window,      64,    1,    1e5,  1 },
+        { "--hidden",      "tn",  NULL, &o->hidden,      192,   1,    1e5,  1 },
+        { "--layers",      "tn",  NULL, &o->layers,      3,     1,    SRU_MAX_LAYERS, 1 },
+        { "--projection",  "t+n", NULL, &o->projection,  64,    1,    1e5,  1 },
+        { "--attention",   "t+n", NULL, &o->attention,   0,     0,    SRU_MAX_LAYERS, 1 },
+        { "--window",      "t+n", NULL, &o->window,      64,    1,    1e5,  1 },
         { "--window",      "es",  NULL, &o->window,      0,     1,    1e5,  1 },
         { "--batch",       "t",   NULL, &o->batch,       16,    1,    1e5,  1 },
         { "--length",      "t",   NULL, &o->length,      64,    1,    1e9,  1 },
@@ -782,7 +815,7 @@ static void read_options(options *o, int argc, char **argv)
         { "--threads",     "tes", NULL, &o->threads,     0,     0,    1e3,  1 }
     };
     const size_t count = sizeof list/sizeof *list;
-    const char *plus = NULL;
+    const char *plus = NULL, *sizes = NULL;
     size_t j;
     int i;
     for (j = 0; j < count; j++)
@@ -800,6 +833,7 @@ static void read_options(options *o, int argc, char **argv)
                                       !strchr(list[j].commands, *o->command)); j++) {}
             if (j == count) fail("%s does not take '%s': see --help", o->command, argv[i]);
             if (strchr(list[j].commands, '+')) plus = list[j].name;
+            if (strchr(list[j].commands, 'n')) sizes = list[j].name;
             if (++i == argc) fail("%s needs a value", list[j].name);
             if (list[j].word) *list[j].word = argv[i];
             else *list[j].number = read_number(&list[j], argv[i]);
@@ -810,6 +844,7 @@ static void read_options(options *o, int argc, char **argv)
              *o->command == 't' ? "a FILE" : *o->command == 's' ? "a MODEL" : "a MODEL and a FILE");
     if (strcmp(o->arch, "sru") && strcmp(o->arch, "srupp"))
         fail("--arch needs sru or srupp, not '%s'", o->arch);
+    if (sizes && o->from) fail("%s is for a new network: %s has its own", sizes, o->from);
     if (plus && strcmp(o->arch, "srupp")) fail("%s is for --arch srupp", plus);
     for (i = SRU_F32; types[i] && strcmp(o->type, types[i]); i++) {}
     if (!types[i]) fail("--type needs f32, bf16, q8 or, on a GPU, f16, not '%s'", o->type);

@@ -130,6 +130,21 @@ check "and in no other"                        [ "$(wc -l < last_alpha)" = 1 ]
 "$charlm" sample pp.safetensors --prime 'static ' --length 50 > pp_sample
 check "SRU++ samples through its ring"         [ "$(wc -c < pp_sample)" = 58 ]
 
+# going on with a model, whose sizes count
+more() { "$charlm" train text --batch 8 --length 32 --threads 1 "$@"; }
+more --from one.safetensors --steps 200 --model more.safetensors > more
+check "training goes on"                       [ $? = 0 ]
+check "from what was learnt: it gets better"   below more "$(awk '/^test/ { print $2 }' one)"
+more --from one.safetensors --steps 200 --seed 2 --model more2.safetensors > more2
+check "another seed begins elsewhere"          differ more.safetensors more2.safetensors
+more --from one.safetensors --steps 1 --model same.safetensors > same   # whose rate is 0
+check "the model that it began with, where none was better" cmp one.safetensors same.safetensors
+cp pp.safetensors pp_more.safetensors
+more --from pp_more.safetensors --steps 200 --model pp_more.safetensors > pp_more
+check "SRU++ goes on, in the same file"        below pp_more "$(awk '/^test/ { print $2 }' pp)"
+"$charlm" eval pp_more.safetensors text > pp_more_eval
+check "and sees as far as before"              same_test pp_more pp_more_eval
+
 # sampling
 sample() { "$charlm" sample one.safetensors "$@"; }
 sample --prime 'static ' --length 100 --seed 7 > sample1
@@ -279,6 +294,10 @@ refuses "--arch needs sru"          train text --arch lstm
 refuses "--window is for --arch"    train text --window 9
 refuses "--projection is for"       train text --projection 8 --hidden 8
 refuses "--attention is for"        train text --attention 1
+refuses "is for a new network"      train text --from one.safetensors --layers 2
+refuses "is for a new network"      train text --from pp.safetensors --arch srupp
+refuses "missing"                   train text --from missing
+refuses "not a model that charlm"   train text --from text
 refuses "is an SRU"                 eval one.safetensors text --window 9
 refuses "not a model that charlm"   eval text text
 refuses "place of the text"         train text --model text
