@@ -1,11 +1,11 @@
 /* A noise gate in an audio callback: one step for each frame, static memory, nothing allocated.
-   It finds a melody in noise. Its network is written by hand, which also shows what a unit does:
+   It finds a melody in noise. Its weights are set by hand, which also shows what a unit does:
 
        c, the internal state, follows the level of a band of frequencies;
        f, the forget gate, closes while the band is loud: c rises at once and falls slowly;
        r, the reset gate, opens once c is above the noise: h = r tanh(c) is the gain.
 
-   A trained network would come from sru_load_bytes(), into memory that is just as static.
+   A trained network would be read by sru_load_bytes(), into static memory, too.
 
        cc -O2 audio.c -o audio -lm && ./audio */
 #define SRU_IMPLEMENTATION
@@ -56,7 +56,7 @@ static int open_gate(void)                  /* once, before the sound starts */
     return sru_pack(&ctx, &gate, weights, &by_hand);
 }
 
-static void callback(float *frame)          /* for each frame: in, to bands, gate, back, out */
+static void callback(float *frame)          /* for each frame: to bands, through the gate, back */
 {
     float band[N];
     for (int k = 0; k < N; k++) {
@@ -64,7 +64,7 @@ static void callback(float *frame)          /* for each frame: in, to bands, gat
         for (int i = 0; i < N; i++) band[k] += basis[k][i] * frame[i];
         level[k] = fabsf(band[k]);          /* about 0.5 in noise */
     }
-    sru_forward(&ctx, &gate, &io);          /* cannot fail: open_gate() has seen to the sizes */
+    sru_forward(&ctx, &gate, &io);          /* cannot fail: open_gate() checked the sizes */
     for (int i = 0; i < N; i++) {
         frame[i] = 0;
         for (int k = 0; k < N; k++) frame[i] += basis[k][i] * band[k] * gain[k];
@@ -74,7 +74,7 @@ static void callback(float *frame)          /* for each frame: in, to bands, gat
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "--help"))
-        return puts("audio    lets a melody in noise through a gate"), 0;
+        return puts("audio    reduces the noise in a melody with a gate"), 0;
     if (argc > 1) return fputs("audio takes no argument: see --help\n", stderr), 2;
     const double pi = 3.14159265358979, melody[] = { 523, 659, 784, 1047 };
     double noise = 0, left = 0, signal = 0, phase = 0;

@@ -6,10 +6,11 @@
    By hand: cc -O2 -fopenmp charlm.c -o charlm -lm
 
    Each byte is looked up in an embedding (V,E) and goes through a stack of SRU or SRU++ layers; a
-   linear layer makes of their D outputs the probabilities of the V bytes that may come next.
+   linear layer turns their D outputs into the probabilities of the V bytes that may come next.
 
-   SRU++ attends to the last `window` bytes. In training these are of the batch and of the one
-   before it; in evaluation and sampling they are in the rings of the state, and may be more. */
+   SRU++ attends to the last `window` bytes. In training these come from the current batch and
+   the one before it; in evaluation and sampling they are kept in the rings of the state, and the
+   window may be longer. */
 #define _POSIX_C_SOURCE 200809L     /* clock_gettime, isatty, popen */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
@@ -26,18 +27,19 @@
 
 enum {
     V = 256,                /* bytes */
-    PIECE = 64,             /* batches of training that are read one after another */
-    CHUNK = 1024,           /* characters at a time in evaluation; a whole text's bits do not depend
-                               on it */
-    PARTS = 16,             /* of the validation text that are read during training, spread evenly
-                               over it, for one page is easier than another: at most once after */
-    BETWEEN = 4*PARTS*CHUNK /* so many to train on, which take 12 times as long: 8 % of the time */
+    PIECE = 64,             /* batches that a stream reads in a row in training */
+    CHUNK = 1024,           /* characters at a time in evaluation; the result for a whole text does
+                               not depend on it */
+    PARTS = 16,             /* chunks in a validation during training, spread evenly over its text,
+                               because some pages are easier than others */
+    BETWEEN = 4*PARTS*CHUNK /* characters of training between validations, at least: they take 12
+                               times as long, so that validations take 8 % of the time */
 };
 static const double GOLDEN = 0.618034;
-static const double VALIDATE = 0.05;        /* and at most once in this share of the training */
-static const int FARTHER = 4;               /* the window of evaluation is so many of training's */
+static const double VALIDATE = 0.05;        /* at most once in this share of the training */
+static const int FARTHER = 4;               /* evaluation sees this many times as far as training */
 static const float WARM_UP = 0.05f;         /* share of the training in which the rate rises */
-static const float CLIP = 1;                /* the gradient's greatest length */
+static const float CLIP = 1;                /* the gradient's greatest norm */
 static const char *const types[] = { "", "f32", "bf16", "q8", "f16", NULL };    /* sru_type */
 static const float BETA1 = 0.9f, BETA2 = 0.99f, EPSILON = 1e-8f, DECAY = 0.1f;      /* of AdamW */
 
@@ -51,7 +53,7 @@ typedef struct options {
 
 static char error[SRU_ERROR_SIZE];
 static volatile sig_atomic_t interrupted;
-static int row;                             /* of progress: the terminal's cursor is at its end */
+static int row;                             /* the cursor stands at the end of a row of progress */
 
 /* ---- Small things --------------------------------------------------------------------------- */
 
@@ -73,7 +75,7 @@ static void check(sru_status status)
     if (status) fail("%s", error);
 }
 
-/* What was printed is not written before here. Returns the exit status. */
+/* Writes what was printed and is still in memory. Returns the exit status. */
 static int finish(void)
 {
     if (fflush(stdout) || ferror(stdout)) fail("what it prints cannot be written");
@@ -103,7 +105,7 @@ static double uniform(uint64_t *random)
     return (double)((z ^ (z >> 31)) >> 11)/9007199254740992.0;      /* 2^53 */
 }
 
-/* This processor's operators, or a GPU's; with bf16 products in training are of bfloat16. */
+/* This processor's operators, or a GPU's. With bf16, products in training are of bfloat16. */
 static const sru_backend *operators(int cuda, int bf16)
 {
 #ifdef SRU_CUDA
@@ -117,7 +119,7 @@ static const sru_backend *operators(int cuda, int bf16)
     return bf16 ? sru_cpu_bf16() : sru_cpu();
 }
 
-/* Memory is given back when the program ends. */
+/* Memory is not released before the program ends. */
 static void *allocate(const sru_context *ctx, size_t bytes)
 {
     void *memory = ctx->op->alloc(ctx, bytes);
@@ -140,8 +142,8 @@ static char *join(const char *a, const char *b)
 
 /* ---- The model ------------------------------------------------------------------------------ */
 
-/* All parameters lie in one array, and so do their gradients and the two moments of AdamW: one
-   call each measures, clips and updates them all. */
+/* All parameters lie in one array, and so do their gradients and the two moments of AdamW, so that
+   one call measures the gradients, and another clips them and updates all parameters. */
 typedef struct parameters {
     float *all, *embedding, *stack, *output, *bias;     /* (n) is (V,E), the SRU's, (V,D), (V) */
 } parameters;
@@ -149,7 +151,7 @@ typedef struct parameters {
 typedef struct network {
     sru_model   rnn;        /* its weights are p.stack */
     size_t      E, D, n;
-    parameters  p, here;    /* here: in this machine's memory, where p is not on the CPU */
+    parameters  p, here;    /* here: in this machine's memory; p may be on a GPU */
     const void *output;     /* p.output in the form rnn.type */
 } network;
 
@@ -185,7 +187,7 @@ static network new_network(const sru_context *ctx, const sru_config *config)
     return net;
 }
 
-/* What a file holds beside the SRU. */
+/* What a file holds besides the SRU. */
 static void own_tensors(const network *net, sru_tensor own[3])
 {
     const sru_tensor list[3] = {
@@ -206,7 +208,7 @@ static void save(const sru_context *ctx, const network *net, const char *path)
     check(sru_save(path, &here, "rnn.", own, 3, error));
 }
 
-/* What was read or initialised here goes to where it is computed with. */
+/* Copies what was read or initialised here to where the computing is done. */
 static void send(const sru_context *ctx, const network *net)
 {
     check(ctx->op->copy(ctx, net->p.all, net->here.all, net->n*sizeof(float)));
@@ -242,7 +244,7 @@ static network load(const sru_context *ctx, const char *path, int window)
     return net;
 }
 
-/* The same with packed weights: a single step reads them all, and packed it reads them in order. */
+/* The same with packed weights: a single step reads all of them, in the order of their packing. */
 static network load_packed(const sru_context *ctx, const options *o)
 {
     network net = load(ctx, o->file, (int)o->window);
@@ -268,7 +270,7 @@ typedef struct batch {
     size_t   rows;              /* T*B */
     size_t   state;             /* floats of io.state */
     int32_t *token, *target;    /* (T,B)   the byte at a place, and the one after it */
-    int32_t *tokens, *targets;  /* the same where it is computed with */
+    int32_t *tokens, *targets;  /* the same where the computing is done */
     float   *logits, *dh;       /* (T,B,V) (T,B,D) in training */
     float  **before, **now;     /* L of (T,B,E or D), or NULL: see remember() */
 } batch;
@@ -294,7 +296,7 @@ static batch new_batch(const sru_context *ctx, const network *net, size_t T, siz
     return b;
 }
 
-/* SRU++ remembers the inputs of each layer of the batch before: E or D of each step. */
+/* SRU++ remembers the inputs, of E or D numbers, of each layer from the batch before. */
 static void new_memory(const sru_context *ctx, const network *net, batch *b)
 {
     const size_t width = net->E > net->D ? net->E : net->D;
@@ -307,7 +309,7 @@ static void new_memory(const sru_context *ctx, const network *net, batch *b)
     b->io.saved = b->now;
 }
 
-/* What was saved of this batch is the memory of the next. */
+/* The inputs saved from this batch become the memory of the next. */
 static void remember(batch *b)
 {
     float **saved = b->now;
@@ -327,7 +329,7 @@ static void predict(const sru_context *ctx, const network *net, batch *b)
                                   net->p.bias, b->rows, V, net->D));
 }
 
-/* -log2 of the probabilities of what came, summed up; and in training the gradients of logits. */
+/* The sum of -log2 of the probabilities of the targets; dlogits, if not NULL, gets gradients. */
 static double compare(const sru_context *ctx, const batch *b, float *dlogits)
 {
     double loss = 0;
@@ -337,9 +339,9 @@ static double compare(const sru_context *ctx, const batch *b, float *dlogits)
     return loss/log(2);
 }
 
-/* Bits per character of a text, read as one sequence: all of it, or with a stride above CHUNK only
-   the first CHUNK of each so many. What takes some seconds is shown on a terminal by its name, if
-   it has one. */
+/* Bits per character of a text, read as one sequence: all of it with a stride of CHUNK, or with a
+   larger one the first CHUNK characters of each stride. If it takes some seconds, a terminal shows
+   its progress under the name, unless that is NULL. */
 static double evaluate(const sru_context *ctx, const network *net, batch *b, const uint8_t *text,
                        size_t n, size_t stride, const char *name)
 {
@@ -397,9 +399,10 @@ static corpus read_corpus(const char *path)
 
 static size_t common_divisor(size_t a, size_t b) { return b ? common_divisor(b, a%b) : a; }
 
-/* Each of B streams reads pieces of up to PIECE batches, and its state goes on from batch to batch.
-   One piece lies a golden section of the text behind the other, so that any number of them in a row
-   is spread evenly over it; with each pass over the text the pieces' borders move. */
+/* Each of B streams reads the text in pieces of up to PIECE batches, and carries its state from
+   batch to batch. Each piece lies a golden section of the text behind the one before, so that any
+   number of them in a row is spread evenly over the text. With each pass over it, the borders of
+   the pieces move. */
 static void next_batch(batch *b, const corpus *text, size_t step)
 {
     const size_t n = text->trains, T = b->io.T, B = b->io.B;
@@ -421,8 +424,8 @@ static void next_batch(batch *b, const corpus *text, size_t step)
 
 typedef struct trainer {
     sru_context ctx;            /* ctx.step counts the updates */
-    const sru_backend *op;      /* that updates are computed with; all else is with ctx.op */
-    network     net, far;       /* the same weights; far sees FARTHER, in evaluation */
+    const sru_backend *op;      /* computes the updates; ctx.op does all else */
+    network     net, far;       /* the same weights; far has the window of evaluation */
     parameters  g;              /* gradients */
     float      *m, *v;          /* (n) moments of AdamW */
     batch       b, validation;
@@ -489,7 +492,7 @@ static trainer new_trainer(const sru_context *ctx, const options *o)
     t.b.io.grads = t.g.stack;
     t.b.io.dembedding = t.g.embedding;
     t.b.io.dh = t.b.dh = floats(ctx, t.b.rows*t.net.D);
-    t.best = 8;                     /* of who knows nothing: log2(V) */
+    t.best = 8;                     /* log2(V): no better than guessing */
     return t;
 }
 
@@ -516,7 +519,7 @@ static double update(trainer *t, double rate)
     return bits/(double)b->rows;
 }
 
-/* Scratch memory for updates, the second of which has memory, and for validations. */
+/* Scratch memory for validations and updates; from the second on, updates of SRU++ have memory. */
 static void new_work(trainer *t)
 {
     size_t need = 0;
@@ -540,7 +543,7 @@ static double schedule(double share)
     return 0.5 + 0.5*cos(acos(-1)*(share - WARM_UP)/(1 - WARM_UP));
 }
 
-/* What does not stay is one row of a terminal of 80 columns: \r goes back over no more. */
+/* A line that does not stay must fit in a row of 80 columns: \r goes no further back. */
 static void show(const trainer *t, int stays)
 {
     const double elapsed = now() - t->start, characters = (double)t->ctx.step*(double)t->b.rows;
@@ -576,10 +579,10 @@ static void keep(trainer *t, const corpus *text, const char *model)
     }
     fprintf(t->curve, "%.2f,%.0f,%.4f,%.4f\n", now() - t->start,
             (double)t->ctx.step*(double)t->b.rows, t->sum/t->n, t->bits);
-    fflush(t->curve);                   /* what is there stays, whatever ends the program */
+    fflush(t->curve);                   /* these lines stay, however the program ends */
 }
 
-/* Who knows nothing needs 8 bits. */
+/* Guessing needs 8 bits. */
 static void check_bits(double bits, const options *o)
 {
     if (!(bits < 100)) fail("the training diverged: choose an --lr below %g", o->lr);
@@ -639,7 +642,7 @@ static void print_test(const sru_context *ctx, const network *net, const corpus 
     printf("test %.4f bits per character\n", bits);
 }
 
-/* By whatever names; what is not there is another one. */
+/* Whether both names refer to one existing file. */
 static int same_file(const char *a, const char *b)
 {
     struct stat x, y;
@@ -660,7 +663,7 @@ static void train(const sru_context *ctx, const options *o)
         || same_file(beside, o->file))
         fail("the --model, or its .csv, .svg or .sru_save, would take the place of the text");
     if (!stat(o->model, &is) && !S_ISREG(is.st_mode)) fail("%s is not a file", o->model);
-    if (old) {                          /* a model may be replaced, nothing else */
+    if (old) {                          /* only a model may be replaced */
         const int from = fseek(old, 8, SEEK_SET) ? 0 : getc(old);
         if (from != '{' && from != EOF) fail("%s is there, and is no model", o->model);
         fclose(old);
@@ -687,7 +690,7 @@ static void train(const sru_context *ctx, const options *o)
     signal(SIGTERM, on_signal);
     run(&t, &text, o);
     draw(t.curve, csv, picture);
-    if (!t.saved) {                     /* it was never better than what it began with */
+    if (!t.saved) {                     /* it was never better than at its beginning */
         if (o->from) t.far = load(ctx, o->from, 0);
         save(&t.ctx, &t.far, o->model);
     }
@@ -743,30 +746,31 @@ static const char help[] =
 "charlm: a language model of the bytes of any text\n"
 "\n"
 "  charlm train FILE           learn from 90 % of FILE, validate on 5 %, test on the last 5 %\n"
-"    --seconds N | --steps N   how long, 60 seconds if not said; Ctrl-C ends it early\n"
-"    --model OUT.safetensors   where the best model goes; if not said, beside this program, or\n"
+"    --seconds N | --steps N   how long to train (60 seconds); Ctrl-C ends it early\n"
+"    --model OUT.safetensors   where the best model goes; by default beside this program, or\n"
 "                              here, if it was found through PATH\n"
-"    --from MODEL              go on with a model, which OUT may be, or adapt it to another text:\n"
-"                              often with a lower --lr. --seed says where in FILE to begin\n"
-"    --hidden D --layers L     units of a layer (192) and layers (3)\n"
-"    --batch B --length T      sequences (16) and characters (64) of an update\n"
+"    --from MODEL              go on with this model, which may be OUT, or adapt it to another\n"
+"                              text, often at a lower --lr; --seed tells where to begin in FILE\n"
+"    --hidden D --layers L     units in a layer (192), and number of layers (3)\n"
+"    --batch B --length T      sequences in an update (16), and characters in each (64)\n"
 "    --lr R --seed S           highest learning rate (0.012) and seed (1)\n"
 "    --dropout P               share of a layer's units to leave out (0)\n"
-"    --type f32 | bf16         what is multiplied: bfloat16 takes 0.7 of the time, where the\n"
-"                              processor multiplies it; where not, floats are (f32)\n"
-"    --arch sru | srupp        SRU, or SRU++: with attention to what came before; there also\n"
-"    --window W                how many characters back; evaluation sees 4 W (64)\n"
-"    --projection P            width of attention (64)\n"
-"    --attention N             only the last N layers attend; 0: all do (0)\n"
+"    --type f32 | bf16         type of the products (f32): bfloat16 takes 0.7 of the time where\n"
+"                              the processor can multiply it; elsewhere floats are multiplied\n"
+"    --arch sru | srupp        SRU, or SRU++, which attends to what came before (sru)\n"
+"    with --arch srupp:\n"
+"      --window W              how many characters it sees (64); evaluation sees 4 W\n"
+"      --projection P          width of attention (64)\n"
+"      --attention N           only the last N layers attend; 0: all do (0)\n"
 "  charlm eval MODEL FILE      test on the last 5 % of FILE\n"
 "  charlm sample MODEL         write text\n"
-"    --prime TEXT --length N   how it begins, and characters to add (500)\n"
+"    --prime TEXT --length N   how it begins, and how many characters to add (500)\n"
 "    --temperature X --seed S  0 takes the most likely, 1 draws as learnt (0.7); seed (1)\n"
 "  eval and sample:\n"
-"    --type f32 | bf16 | q8    weights in float32, bfloat16 or int8 (f32); f16 with --cuda\n"
-"    --window W                of SRU++, if not that of MODEL\n"
-"  all: --threads N            0 or not said: as many as the machine has; while it is busy with\n"
-"                              other work, OMP_WAIT_POLICY=passive before charlm is faster\n"
+"    --type f32 | bf16 | q8    weights in float32, bfloat16 or int8 (f32); with --cuda also f16\n"
+"    --window W                for SRU++: another window than MODEL's\n"
+"  all: --threads N            0, the default: as many as the machine has; while it is busy with\n"
+"                              other work, OMP_WAIT_POLICY=passive in the environment is faster\n"
 "       --cuda                 on an NVIDIA GPU, if built by `make cuda`\n"
 "       --help                 print this\n";
 

@@ -1,4 +1,4 @@
-/* Runs a network that pytorch.py saved, and shows how it answers an impulse.
+/* Runs a network that pytorch.py saved, and shows how it responds to an impulse.
 
        cc hello.c -o hello && ./hello rnn.safetensors */
 #define SRU_IMPLEMENTATION

@@ -1,5 +1,5 @@
-/* A network in the flash memory of a microcontroller: int8 weights in a const array, which pack.c
-   printed; no files, no heap, no start-up. Only printf, to show it at work, needs more.
+/* A network in the flash memory of a microcontroller: int8 weights in a const array, printed by
+   pack.c; no files, no heap, no start-up. Only printf, which shows the results, needs more.
 
        ./pack rnn.safetensors q8 > weights.h && cc mcu.c -o mcu && ./mcu */
 #define SRU_IMPLEMENTATION
@@ -16,8 +16,8 @@ enum { I = 8, N = 16, L = 2 };
 static const uint32_t weights[] = {
 #include "weights.h"
 };
-static const sru_model rnn = {          /* all that the config in rnn.safetensors holds, and what
-                                           weights.h says: the words tell its size alone */
+static const sru_model rnn = {          /* all of the config in rnn.safetensors, and .scale_x if
+                                           weights.h names it: the words tell only their size */
     .config = { .input_size = I, .hidden_size = N, .num_layers = L },
     .type = SRU_Q8, .weights = weights
 };
@@ -30,7 +30,7 @@ int main(int argc, char **argv)         /* on the board main(void), without the 
 {
     if (argc > 1 && !strcmp(argv[1], "--help")) return puts("mcu    runs its own network"), 0;
     if (argc > 1) return fputs("mcu takes no argument: see --help\n", stderr), 2;
-    sru_sizes n;                            /* weights.h and memory fit the network, or it ends */
+    sru_sizes n;                            /* do weights.h and the arrays fit the network? */
     if (sru_size(&n, &ctx, &rnn, 1, 1) || n.weights != sizeof weights || n.work > sizeof work)
         return puts("the config is not that of weights.h, or work is too small"), 1;
     printf("%u bytes of weights; in RAM %u of state, %u of scratch memory\n",

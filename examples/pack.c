@@ -24,7 +24,7 @@ int main(int argc, char **argv)
     sru_model *rnn = sru_load(argv[1], (sru_type)(SRU_F32 + type), error);
     if (!rnn || sru_size(&n, &ctx, rnn, 1, 1)) return fprintf(stderr, "%s\n", error), 1;
 
-    if (rnn->config.scale_x > 0)            /* of rounded weights: not in the file's config */
+    if (rnn->config.scale_x > 0)            /* from rounded weights; not in the file's config */
         printf("/* .scale_x = %.9gf */\n", (double)rnn->config.scale_x);
     const unsigned char *byte = rnn->weights;
     for (size_t i = 0; i < n.weights; i += 4) {

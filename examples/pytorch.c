@@ -1,4 +1,4 @@
-/* Runs what pytorch.py saved, and prints the numbers that it prints.
+/* Runs the network that pytorch.py saved, and prints the same numbers.
 
        cc pytorch.c -o pytorch -lm && ./pytorch rnn.safetensors */
 #define SRU_IMPLEMENTATION

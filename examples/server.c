@@ -1,5 +1,6 @@
-/* A service: one const model, and threads that each step a batch of clients, who come and go on
-   their own. In the end each answer is compared with what its client gets when served alone.
+/* A service: one const model, and several threads, each of which runs a batch of clients step by
+   step. Clients come and go independently. At the end, each answer is compared with the one that
+   the client gets when it is served alone.
 
        cc server.c -o server -lpthread && ./server rnn.safetensors */
 #define SRU_IMPLEMENTATION

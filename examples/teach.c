@@ -1,5 +1,5 @@
-/* One SRU layer by hand: the product, the recurrence, and back. Then each kind of derivative is
-   compared with what a small step of one number does to the loss.
+/* One SRU layer by hand: the product and the recurrence, forward and backward. Then derivatives of
+   each kind are compared with how the loss changes when one number changes a little.
 
        cc teach.c -o teach && ./teach */
 #define SRU_IMPLEMENTATION
@@ -17,7 +17,7 @@ static const sru_scan layer = {
     .du = du, .dx = dx, .dv = dv, .dbias = dbias, .dh = dh
 };
 
-static double loss(void)                    /* of all outputs: the sum of h^2/2 */
+static double loss(void)                    /* the sum of h^2/2 over all outputs */
 {
     double sum = 0;
     sru_cpu()->linear_forward(NULL, u, x, w, SRU_PLAIN, NULL, T*B, K*N, N);     /* u = x w' */
@@ -46,13 +46,13 @@ static int check(const char *name, float *p, float derivative)
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "--help"))
-        return puts("teach    compares derivatives with differences"), 0;
+        return puts("teach    compares derivatives with finite differences"), 0;
     if (argc > 1) return fputs("teach takes no argument: see --help\n", stderr), 2;
     randomise(x, T*B*N), randomise(w, K*N*N), randomise(v, 2*N), randomise(bias, 2*N);
 
     printf("loss     %9.5f\n", loss());
     for (int i = 0; i < T*B*N; i++) dh[i] = h[i];                   /* d loss / d h = h */
-    sru_cpu()->scan_backward(NULL, &layer);                         /* du, dv, dbias; skip's dx */
+    sru_cpu()->scan_backward(NULL, &layer);                         /* du, dv, dbias; dx of skip */
     sru_cpu()->linear_backward(NULL, dx, dw, NULL, du, x, w, 1, T*B, K*N, N);   /* dx += du w */
 
     int agree = check("dx[4]", &x[4], dx[4]);

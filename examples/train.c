@@ -1,5 +1,5 @@
 /* Trains a byte-level language model: embedding, SRU, output layer; truncated back-propagation,
-   dropout, AdamW. The least that does it; charlm.c is the one to use.
+   dropout, AdamW. As short as it can be; charlm.c is the one to use.
 
        cc -O2 -fopenmp train.c -o train && ./train text lm.safetensors */
 #define SRU_IMPLEMENTATION
@@ -32,10 +32,10 @@ int main(int argc, char **argv)
     if (!f || fseek(f, 0, SEEK_END)) return perror(text), 1;
     const long stream = ftell(f) / B;
     if (stream <= T) return fprintf(stderr, "%s is too short\n", text), 1;
-    FILE *old = path ? fopen(path, "rb") : NULL;        /* a model may be replaced, nothing else */
+    FILE *old = path ? fopen(path, "rb") : NULL;        /* only a model may be replaced */
     if (old && (!strcmp(path, text) || fseek(old, 8, SEEK_SET) || getc(old) != '{' || fclose(old)))
         return fprintf(stderr, "%s is there, and not to be replaced\n", path), 1;
-    FILE *out = path ? fopen(path, "ab") : NULL;        /* or it would be noticed in the end */
+    FILE *out = path ? fopen(path, "ab") : NULL;        /* fails here, not after the training */
     if (path && (!out || fclose(out) || (!old && remove(path)))) return perror(path), 1;
 
     sru_model rnn = { .config = { .input_size = D, .hidden_size = D, .num_layers = 2,
@@ -46,7 +46,7 @@ int main(int argc, char **argv)
     sru_sizes n;
     if (sru_size(&n, &ctx, &rnn, T, B)) return fprintf(stderr, "%s\n", error), 1;
 
-    /* parameters, gradients, and the two moments of AdamW: four arrays of one form */
+    /* parameters, gradients, and the two moments of AdamW: four arrays of the same layout */
     const size_t bytes = sizeof(parameters) + n.weights;
     parameters *p = op->alloc(&ctx, bytes), *g = op->alloc(&ctx, bytes);
     float *m = op->alloc(&ctx, bytes), *v = op->alloc(&ctx, bytes);
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
         if (!read_batch(f, stream, step, token, target))
             return fprintf(stderr, "%s cannot be read\n", text), 1;
 
-        if (sru_forward        (&ctx, &rnn, &io) ||     /* from the state the last step ended in */
+        if (sru_forward        (&ctx, &rnn, &io) ||     /* from the state after the last step */
             op->linear_forward (&ctx, y, h, p->output, SRU_PLAIN, p->bias, ROWS, V, D) ||
             op->softmax_loss   (&ctx, &loss, y, y, target, 1.f / ROWS, ROWS, V) ||
 

@@ -22,7 +22,7 @@ static size_t N, state_size;
 /* Memory for the file of a model, or NULL. */
 void *EXPORT(reserve)(size_t bytes) { return malloc(bytes); }
 
-/* The only model of this instance; frees its file. Returns NULL, or what is wrong with it. */
+/* Opens the only model of this instance, and frees its file. Returns NULL, or what is wrong. */
 const char *EXPORT(open)(void *file, size_t size)
 {
     sru_sizes n;
@@ -53,10 +53,10 @@ const char *EXPORT(open)(void *file, size_t size)
     return NULL;
 }
 
-/* A new text begins. */
+/* Begins a new text. */
 void EXPORT(restart)(void) { memset(state, 0, state_size); }
 
-/* After this byte: V logits of the next one; NULL: `message` says why not. */
+/* Reads a byte and returns V logits for the next one; NULL: it failed, and `message` says why. */
 const float *EXPORT(next)(int32_t byte)
 {
     const sru_io io = { .T = 1, .B = 1, .tokens = &byte, .h = h, .state = state };

@@ -1,14 +1,14 @@
 /** The module of browser.c with a model in it.
  *  @param program  an ArrayBuffer: browser.wasm
  *  @param file     an ArrayBuffer: a model that charlm or train saved
- *  @returns an object whose text(prime, temperature, random) yields what follows prime, a byte's
- *  characters at a time, most often one; at temperature 0 the most likely ones. One text at a time:
- *  they share a state, and a new one spoils those before */
+ *  @returns an object whose text(prime, temperature, random) yields what follows prime, for
+ *  each byte the characters that it completes, most often one; at temperature 0 the most likely
+ *  bytes. Write one text at a time: all share a state, and a new one spoils those before */
 export async function open(program, file)
 {
     const { instance } = await WebAssembly.instantiate(program, {});
     const c = instance.exports;
-    const bytes = (at, n) => new Uint8Array(c.memory.buffer, at, n);    // it moves when it grows
+    const bytes = (at, n) => new Uint8Array(c.memory.buffer, at, n);    // moves when it grows
     const string = at => {
         const all = bytes(at), end = all.indexOf(0);
         return new TextDecoder().decode(all.slice(0, end));
@@ -38,7 +38,7 @@ export async function open(program, file)
     return {
         *text(prime, temperature = 0.7, random = Math.random)
         {
-            const decoder = new TextDecoder();      // of characters that are several bytes
+            const decoder = new TextDecoder();      // for characters of several bytes
             let logits;
             c.restart();
             for (const byte of new TextEncoder().encode("\n" + prime)) logits = next(byte);
