@@ -13,9 +13,9 @@
        sru_model *rnn = sru_load("rnn.safetensors", SRU_F32, error);
        if (!rnn) return puts(error);
 
-       sru_context ctx = {0};             // how to compute. In C++ {} spares warnings
+       sru_context ctx = {0};             // how to compute. In C++ {} avoids warnings
        ctx.error = error;
-       sru_io io = {0};                   // what is left zero takes its default
+       sru_io io = {0};                   // fields left zero take their defaults
        io.T = 100;  io.B = 1;             // 100 time steps of 1 sequence
        io.x = x;    io.h = h;             // (100,1,64) in, (100,1,128) out
        if (sru_forward(&ctx, rnn, &io)) return puts(error);
@@ -28,44 +28,45 @@
    To learn        the operators alone                                     examples/teach.c
 
    CONVENTIONS
-   Letters     T time steps, B sequences, I input width, D hidden units of a direction, N output
-               width (D, or 2 D if bidirectional: [forward | backward]), L layers, K matrices of a
-               unit (3, or 4 where input and output widths differ and x has a skip term; SSRU 2), P
-               projection width, H heads, M steps of memory, S floats of state of a sequence, V
-               rows of an embedding.
+   Letters     T time steps, B sequences, L layers, I input width, D hidden units per direction,
+               N output width (D; if bidirectional 2 D, [forward | backward]), K matrices of the
+               recurrent unit (3; 4 if input and output widths differ and x has a skip term; 2 in
+               SSRU), P projection width, H attention heads, M steps of memory, S floats of state
+               per sequence, V rows of an embedding.
    Arrays      are float32, row-major, last index fastest: x (T,B,I) is x[(t*B + b)*I + i], as in
-               PyTorch without batch_first. What a call writes must not overlap what it reads, but
-               where it is said that one array may be another.
-   Gradients   dy has the shape of y. Those of parameters are added to what is there, until adamw
-               uses and clears them; those of activations overwrite, or add where beta is 1, not 0.
-   Memory      is the caller's; sru_size() says how much. A call without scratch memory allocates
-               and frees its own.
-   Threads     may share a model, for it is const; not a state or scratch memory. Nothing is kept
-               from call to call but which kernels the processor can run. Built with -fopenmp, a
-               call uses as many threads as its context says.
+               PyTorch without batch_first. What a call writes must not overlap what it reads,
+               unless a comment says that one array may be another.
+   Gradients   dy has the shape of y. Gradients of parameters are added to what is there, until
+               adamw uses and clears them. Gradients of activations overwrite what is there; but
+               where a call has a beta, 1 adds and 0 overwrites.
+   Memory      is the caller's; sru_size() says how much is needed. A call that is given no scratch
+               memory allocates and frees its own.
+   Threads     may share a model, for it is const, but not a state or scratch memory. From call to
+               call the library remembers only which kernels the processor can run. Built with
+               -fopenmp, a call uses as many threads as its context says.
    Results     of CPUs, from finite numbers on one machine and build, are the same bits for any
-               number of threads and any other sequences in the batch; also for any division of a
-               sequence into calls, unless a network is bidirectional, or attends without a window,
-               to memory, or in training. (What random dropout leaves out goes by places in these.)
-               Those of GPUs are the same bits for the same calls.
-   Denormals   numbers below 1.2e-38 count as 0, on most processors.
-   Errors      are returned. Nothing prints, exits or aborts. What a call was to write (outputs,
-               state, gradients) counts for nothing after SRU_ENOMEM or SRU_EDEVICE.
+               number of threads and any other sequences in the batch. They are also the same for
+               any division of a sequence into calls, unless the network is bidirectional, or
+               attends without a window, to memory, or in training. (What random dropout leaves out
+               depends on places in batch and call.) GPUs give the same bits for the same calls.
+   Denormals   (numbers below 1.2e-38) count as 0 on most processors.
+   Errors      are returned. Nothing prints, exits or aborts. After SRU_ENOMEM or SRU_EDEVICE, do
+               not use what the call was to write (outputs, state, gradients).
 
-   OPTIONS, defined before sru.h is included (all files alike)
-   SRU_IMPLEMENTATION   the code too, in one file
-   SRU_STATIC           all of it static, as it should be in shared libraries; or SRUDEF, what
-                        precedes each public function
-   SRU_MALLOC, SRU_FREE instead of malloc and free; without a heap: SRU_MALLOC(n) is NULL,
-                        SRU_FREE(p) ((void)(p))
-   SRU_ASSERT           instead of assert, which guards what the library itself relies on
+   OPTIONS, defined before sru.h is included, alike in all files
+   SRU_IMPLEMENTATION   adds the code: in one file only
+   SRU_STATIC           makes everything static, as it should be in a shared library
+   SRUDEF               what precedes each public function, in place of static or extern
+   SRU_MALLOC, SRU_FREE replace malloc and free. Without a heap, define SRU_MALLOC(n) as NULL and
+                        SRU_FREE(p) as ((void)(p))
+   SRU_ASSERT           replaces assert, which checks what the library itself relies on
    SRU_NO_STDIO         no files and no environment, only memory
-   SRU_NO_BACKWARD      inference only: operators called _backward, norm and adamw are NULL
+   SRU_NO_BACKWARD      inference only: norm, adamw, and operators named _backward are NULL
    SRU_NO_SIMD          scalar kernels only
-   SRU_NO_DISPATCH      only kernels for what the compiler's own flags allow
-   SRU_CUDA             declares sru_cuda_open(), of sru_cuda.cu
-   SRU_USE_CBLAS        products on SRU_PLAIN weights by cblas_sgemm, whose bits may vary
-   SRU_FILENAME         the name by which this file includes itself, "sru.h" */
+   SRU_NO_DISPATCH      only kernels for instructions that the compiler's own flags allow
+   SRU_CUDA             declares sru_cuda_open(), which is in sru_cuda.cu
+   SRU_USE_CBLAS        cblas_sgemm computes products with SRU_PLAIN weights; its bits may vary
+   SRU_FILENAME         the name by which this file includes itself; "sru.h" unless defined */
 
 #ifndef SRU__PASS       /* the file includes itself once for each instruction set: see "Kernels" */
 
@@ -94,13 +95,13 @@ extern "C" {
 typedef enum sru_status {
     SRU_OK     =  0,
     SRU_EINVAL = -1,    /* a size is out of range, a pointer is NULL, or a type is not offered */
-    SRU_ENOMEM = -2,    /* ctx->work is too small; or it is NULL, and SRU_MALLOC failed */
-    SRU_EFILE  = -3,    /* the file is damaged, or not what was expected, or cannot be written */
+    SRU_ENOMEM = -2,    /* ctx->work is too small, or it is NULL and SRU_MALLOC failed */
+    SRU_EFILE  = -3,    /* the file is damaged, is not what was expected, or cannot be written */
     SRU_ENOENT = -4,    /* sru_read_tensor(): the file has no tensor of this name */
-    SRU_EDEVICE = -5    /* sru_cuda.cu: there is no GPU that will do, or it failed */
+    SRU_EDEVICE = -5    /* sru_cuda.cu: there is no suitable GPU, or it failed */
 } sru_status;
 
-typedef enum sru_type { /* the form of a model's weights; packed, rows are rounded up to 16s */
+typedef enum sru_type { /* the form of a model's weights; packing pads rows to multiples of 16 */
     SRU_PLAIN = 0,      /* float32 arrays, see sru_get_tensor(): to initialise, train, load, save */
     SRU_F32,            /* packed float32, for inference: the same bits as SRU_PLAIN, faster */
     SRU_BF16,           /* packed bfloat16: half the bytes */
@@ -111,163 +112,161 @@ typedef enum sru_type { /* the form of a model's weights; packed, rows are round
 /* ---- Networks -------------------------------------------------------------------------------- */
 
 typedef enum sru_arch {
-    SRU_ARCH_SRU = 0,   /* SRU, initialised and stored as the reference, package sru, 2.x does */
-    SRU_ARCH_SRU3,      /* SRU, initialised and stored as 3.0-dev does */
+    SRU_ARCH_SRU = 0,   /* SRU, initialised and stored as in 2.x of the reference, package sru */
+    SRU_ARCH_SRU3,      /* SRU, initialised and stored as in its 3.0-dev version */
     SRU_ARCH_SRUPP      /* SRU++, of 3.0-dev */
 } sru_arch;
 
-/* The arguments of the reference's constructor under their names; 0 is its default, but for
-   highway_bias of SRU++. A layer is: layer norm of its input, rnn_dropout, projection or SRU++'s
-   attention, the recurrence (see sru_scan), layer norm of its output, layer_dropout. */
+/* The arguments of the reference's constructor, under their names; 0 is the reference's default,
+   except for highway_bias of SRU++. A layer is: layer norm of its input, rnn_dropout, projection or
+   SRU++'s attention, recurrence (see sru_scan), layer norm of its output, layer_dropout. */
 typedef struct sru_config {
     int      input_size, hidden_size;       /* I, D: required */
     int      num_layers;                    /* L, at most SRU_MAX_LAYERS; 0 means 2 */
     sru_arch arch;
     int      bidirectional;                 /* 1: N = 2 D */
-    int      projection_size;               /* P > 0: a layer's W = W1 W0 through P units (in 2.x
-                                               only where both are wider); SRU++: required, the
-                                               width of attention, its proj_size */
+    int      projection_size;               /* P > 0: W of a layer is W1 W0, through P units (in 2.x
+                                               only if input and output are both wider). SRU++:
+                                               required, the width of attention (its proj_size) */
     int      projection_sizes[SRU_MAX_LAYERS]; /* P of each layer; 0 means projection_size */
-    int      layer_norm;                    /* 1: of what each layer multiplies, so not of its skip
-                                               term, unless that is multiplied, too (K = 4) */
-    int      normalize_after;               /* 1: layer_norm, if it is 1, of the outputs instead */
+    int      layer_norm;                    /* 1: of the input of each layer's product, so not of
+                                               the skip term unless the product makes it (K = 4) */
+    int      normalize_after;               /* 1: if layer_norm is 1, of the outputs instead */
     int      use_tanh;                      /* 1: g = tanh, otherwise g(c) = c */
     int      no_skip_term;                  /* 1: has_skip_term=False, h = r*g(c) */
     int      rescale;                       /* 1: scale_x = sqrt(1 + 2 exp(highway_bias)), else 1 */
-    float    scale_x;                       /* 0: as rescale has it; loading a file with a rounded
-                                               one sets that */
-    int      v1;                            /* 1: v is 0 at first, and gets no gradient */
-    int      proj_input_to_hidden_first;    /* 1: where I != N, a product I -> N comes first */
-    int      nn_rnn_compatible_return;      /* how c is ordered there, kept for sru_save(); here see
-                                               sru_io.state */
-    float    highway_bias;                  /* the reset gate's initial bias; of SRU++ the
+    float    scale_x;                       /* 0: what rescale says. Loading a file sets it if the
+                                               file's own value was rounded */
+    int      v1;                            /* 1: v starts at 0 and gets no gradient */
+    int      proj_input_to_hidden_first;    /* 1: if I != N, a product I -> N comes first */
+    int      nn_rnn_compatible_return;      /* the reference's order of c, kept for sru_save(); for
+                                               the order here see sru_io.state */
+    float    highway_bias;                  /* initial bias of the reset gate; in SRU++ the
                                                reference's default is -2 */
-    float    weight_c_init;                 /* initial v is uniform between +- this; 0, of a file,
+    float    weight_c_init;                 /* initial v is uniform within +- this. 0, in a file,
                                                too, means sqrt(3/2) in 2.x, 1 in 3.0-dev */
-    float    dropout;                       /* of c in the highway, one mask for all time steps, in
-                                               all layers but the last; SRU++: also of what enters
-                                               the last product of each layer, elementwise */
-    float    rnn_dropout;                   /* of each layer's input to its product, likewise one
-                                               mask for all time steps */
+    float    dropout;                       /* of c (see mask_c in sru_scan), one mask for all time
+                                               steps, in all layers but the last. SRU++: also of the
+                                               input to each layer's last product, elementwise */
+    float    rnn_dropout;                   /* of the input to each layer's product, one mask for
+                                               all time steps */
     float    layer_dropout;                 /* of the outputs between layers, elementwise (the
                                                reference has no such argument) */
-    int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ alone */
+    int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ only */
     int      attention_every_n_layers;      /* n: in layers n, 2n, ... counted from 1; 0 means 1 */
-    int      attention_last_n_layers;       /* n > 0: in the last n layers instead; -1: in none
-                                               (the reference's 0, whose -1 is 0 here) */
+    int      attention_last_n_layers;       /* n > 0: in the last n layers instead; -1: in none (the
+                                               reference's 0, whose -1 is 0 here) */
     int      no_attn_layer_norm;            /* 1: attn_layer_norm=False */
     float    attn_dropout;                  /* of the attention's weights */
     int      causal;                        /* 1: no step attends to later ones */
     int      window;                        /* W > 0: causal, and a step attends to the last W,
-                                               itself among them, in inference across calls: state
-                                               holds keys and values. A padded step is one of the W
-                                               in training, with attn_mask and with memory, as in
-                                               the reference, but not in other inference: pad before
-                                               or after */
+                                               including itself. In inference this goes on across
+                                               calls: state holds keys and values. Padded steps
+                                               count among the W in training, with attn_mask and
+                                               with memory, as in the reference, but not in other
+                                               inference: so pad before or after a sequence */
 } sru_config;
 
 typedef struct sru_model {
     sru_config  config;
     sru_type    type;                       /* SRU_PLAIN to train, any other to run fast */
-    const void *weights;                    /* sru_sizes.weights bytes: on the heap, mapped, in
-                                               flash; aligned for float */
+    const void *weights;                    /* sru_sizes.weights bytes, aligned for float: on the
+                                               heap, mapped, or in flash */
     size_t      vocab_size;                 /* V > 0: the input is tokens; 0: it is x */
-    const float *embedding;                 /* (V,I) whose rows the tokens are */
+    const float *embedding;                 /* (V,I); tokens are the numbers of its rows */
 } sru_model;
 
 /* ---- How to compute -------------------------------------------------------------------------- */
 
 typedef struct sru_backend sru_backend;
 
-typedef struct sru_context {    /* NULL for a context is one of all zeros */
-    const sru_backend *op;      /* the operators; NULL means sru_cpu() in each call, which looks at
-                                   the environment: give it where other threads may change that */
-    int       threads;          /* at most; 0 means as many as OpenMP offers, but one alone for what
-                                   takes one about 0.1 ms or less, such as a step of 512 units */
-    uint64_t  seed, step;       /* key of dropout: count step up after each backward, or the next
-                                   one leaves out the same units. So do several networks, calls
-                                   before one update, or workers: give each another seed */
+typedef struct sru_context {    /* NULL in place of a context means one of all zeros */
+    const sru_backend *op;      /* the operators. NULL: each call asks sru_cpu(), which reads the
+                                   environment; so set op if other threads may change that */
+    int       threads;          /* the most to use. 0: as many as OpenMP offers, but only one for
+                                   work of about 0.1 ms or less, such as a step of 512 units */
+    uint64_t  seed, step;       /* key of dropout. Count step up after each backward, or the next
+                                   one leaves out the same units. So do several networks, workers,
+                                   or calls before one update, unless each has a seed of its own */
     void     *work;             /* scratch memory; NULL: each call allocates and frees its own */
-    size_t    work_size;        /* its bytes */
-    size_t    work_used;        /* of them, what outer calls use: set 0 */
+    size_t    work_size;        /* its size in bytes */
+    size_t    work_used;        /* how much of it outer calls use: set it to 0 */
     size_t   *measure;          /* not NULL: calls check their arguments and compute nothing, but
-                                   raise *measure to bytes of work that are enough for them. Arrays
-                                   may be anywhere, but for those of pointers: these are read */
+                                   raise *measure to bytes of work that are enough for them. Only
+                                   arrays of pointers are read; others may be at any address */
     char     *error;            /* SRU_ERROR_SIZE bytes for a sentence when a call fails, or NULL */
 } sru_context;
 
-/* This CPU's operators. ->name tells its kernels: "scalar", "sse2", "avx2", "avx512", "neon" ...;
-   SRU_ISA=NAME in the environment asks for lower ones. gcc's address sanitizer does not see what
-   avx512 writes: look with avx2 for arrays that are too short. */
+/* This CPU's operators. ->name says which kernels they use: "scalar", "sse2", "avx2", "avx512",
+   "neon" ...; SRU_ISA=NAME in the environment asks for lower ones. gcc's address sanitizer does not
+   see what avx512 writes: use avx2 when you look for arrays that are too short. */
 SRUDEF const sru_backend *sru_cpu(void);
 
-/* The same, but products of SRU_PLAIN weights round what they multiply to bfloat16 and add it up in
-   float32, forward and backward: on Zen 4 and 5 a training takes 0.55 to 0.7 of the time. All else
-   stays float32. For processors with AVX512_BF16 (->name is "avx512_bf16"); on others it is
-   sru_cpu(). */
+/* The same, but products with SRU_PLAIN weights, forward and backward, round their factors to
+   bfloat16 and sum in float32. All else stays float32. On Zen 4 and 5, training takes 0.55 to 0.7
+   of the time. For processors with AVX512_BF16 (->name is "avx512_bf16"); others get sru_cpu(). */
 SRUDEF const sru_backend *sru_cpu_bf16(void);
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
 typedef struct sru_io {
-    size_t         T, B;            /* required: of 0 steps or sequences there is nothing to do */
+    size_t         T, B;            /* required; if either is 0, there is nothing to do */
     const float   *x;               /* (T,B,I) input */
-    const int32_t *tokens;          /* (T,B) instead, where the model has an embedding: x is its row
-                                       of this number, 0 if there is none */
+    const int32_t *tokens;          /* (T,B) instead of x, if the model has an embedding: x is then
+                                       its row of this number, or 0 if there is none */
     float         *h;               /* (T,B,N) output of the last layer; may be x in inference of an
-                                       SRU in one direction, where N is I */
-    float         *state;           /* (B,S) in and out: c (L,N) of each sequence; with a window,
-                                       rings of keys and values behind it. Zeros are the start:
-                                       memset(state + b*S, 0, S*4) restarts sequence b. NULL: zeros,
-                                       and not kept. Of a backward direction: in, before step T-1;
-                                       out, after step 0. The reference's c (L,B,N), or (2 L,B,D)
-                                       with nn_rnn_compatible_return, has the same order within a
-                                       sequence */
-    const uint8_t *mask_pad;        /* (T,B) 1: padding, state stays, h is 0 (before a layer norm
-                                       that comes after: so should dh be), and nobody attends to
-                                       it; x, and what comes of it, must be finite there too. NULL:
-                                       none */
+                                       SRU (not SRU++) in one direction with N = I */
+    float         *state;           /* (B,S) in and out. Each sequence has c (L,N) and, with a
+                                       window, rings of keys and values behind it. Zeros are the
+                                       start: memset(state + b*S, 0, S*4) restarts sequence b. NULL:
+                                       starts from zeros, not kept. In a backward direction, it is
+                                       taken before step T-1 and left after step 0. The reference's
+                                       c, (L,B,N) or with nn_rnn_compatible_return (2 L,B,D), has
+                                       the same order within a sequence */
+    const uint8_t *mask_pad;        /* (T,B) 1: padding. State stays, h is 0, no step attends to it.
+                                       x, and what is computed from it, must still be finite there.
+                                       With layer norm of the outputs, h is 0 only before it, and dh
+                                       should be 0 there. NULL: no padding */
 
     size_t         memory_length;   /* M, in all layers.  From here on: SRU++ */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
-                                       be attended to; or NULL, as may be each. Where there are
-                                       pointers, even to nothing, rings are left alone. width: N;
-                                       of layer 0 I, without proj_input_to_hidden_first. Layer norm
-                                       before the product leaves memory as it is, as in the
-                                       reference, but not what rings keep: normalize_after, to train
-                                       with the one and stream with the other */
-    const uint8_t *memory_mask_pad; /* (M,B) 1: nobody attends to it; or NULL */
-    const float   *attn_mask;       /* (T,M+T) added to the scores; -inf, and what makes them less
-                                       than -1e30, hides; or NULL. Each layer that attends must have
-                                       memory then, or M be 0. Rings are left alone */
-    float *const  *saved;           /* L pointers to (T,B,width): out, the inputs of each layer, for
-                                       the memory of a later call, not that of this one; or NULL, as
-                                       may be each */
+                                       attend to. NULL, or any of them NULL: none; but unless memory
+                                       itself is NULL, rings are left alone. width is N; in layer 0
+                                       I, unless proj_input_to_hidden_first. Layer norm before the
+                                       product applies to what rings keep but, as in the reference,
+                                       not to memory: set normalize_after to train with memory and
+                                       stream with rings */
+    const uint8_t *memory_mask_pad; /* (M,B) 1: no step attends to it; or NULL */
+    const float   *attn_mask;       /* (T,M+T) added to the scores, or NULL. -inf, and what makes a
+                                       score less than -1e30, hides its key. If M > 0, each layer
+                                       that attends must have memory then. Rings are left alone */
+    float *const  *saved;           /* L pointers to (T,B,width), out: the inputs of each layer, for
+                                       the memory of a later call, not that of this one. NULL, or
+                                       any of them NULL: not wanted */
 
-    void          *tape;            /* sru_sizes.tape bytes, of sru_size() for T + M steps: what the
-                                       backward of the same call needs, and uses up. Not NULL means
-                                       training: dropout is on, of state only c is used, and
-                                       weights, context, x or tokens, masks and memory must not
-                                       change until backward. Nobody can check that: of a smaller
-                                       tape the end is overrun, and a second backward on one gives
-                                       wrong gradients */
-    const float   *dropout_mask;    /* (L,B,N) factors of c, instead of random ones, where the
-                                       config's dropout is not 0 (the last layer has no random ones:
-                                       fill in 1); or NULL */
+    void          *tape;            /* not NULL: training, so dropout is on, and of state only c is
+                                       used. sru_sizes.tape bytes, of sru_size() for T + M steps:
+                                       forward leaves there what backward needs and uses up. Between
+                                       the two, weights, context, x or tokens, masks and memory must
+                                       not change. Nobody can check this: too small a tape is
+                                       overrun, a second backward on one gives wrong gradients */
+    const float   *dropout_mask;    /* (L,B,N) factors of c, used instead of random ones if dropout
+                                       in the config is not 0; or NULL. The last layer has no random
+                                       ones: fill in 1 */
     const float   *rnn_dropout_mask;   /* (B,width) of layer 0's input, (B,N) of the others';
-                                       likewise where rnn_dropout is not 0 */
-    const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise where layer_dropout is not 0 */
+                                       likewise if rnn_dropout is not 0 */
+    const float   *layer_dropout_mask; /* (L-1,T,B,N); likewise if layer_dropout is not 0 */
 
     const float   *dh;              /* (T,B,N), zeros if only the state counts; may be h.  From
                                        here on: backward */
-    float         *dx;              /* (T,B,I) out, not dh nor x, if there is x; NULL: not
-                                       wanted */
+    float         *dx;              /* (T,B,I) out, if the input is x; must be neither dh nor x.
+                                       NULL: not wanted */
     float         *dembedding;      /* (V,I) added to; NULL: not wanted */
-    float         *dstate;          /* (B,S) in: of the state after, out: of the state before; NULL:
-                                       0 and not wanted, that is truncated back-propagation */
-    float *const  *dmemory;         /* as memory, out, an array for each layer, even where these
-                                       share one memory; or NULL, as may be each. No earlier
-                                       backward takes them: what it saved is constant here */
+    float         *dstate;          /* (B,S) in: of the state after, out: of the state before. NULL:
+                                       0 in, none out, which is truncated back-propagation */
+    float *const  *dmemory;         /* as memory, out: an array for each layer, even if layers share
+                                       one memory. NULL, or any of them NULL: not wanted. No
+                                       backward takes gradients of saved: it counts as constant */
     float         *grads;           /* as SRU_PLAIN weights, added to; NULL: not wanted */
 } sru_io;
 
@@ -277,29 +276,29 @@ SRUDEF sru_status sru_backward(const sru_context *, const sru_model *, const sru
 #endif
 
 typedef struct sru_sizes {
-    size_t weights;     /* bytes, in the form model->type; of gradients too, if SRU_PLAIN */
+    size_t weights;     /* bytes, in the form model->type; if SRU_PLAIN, also of gradients */
     size_t state;       /* S, in floats */
-    size_t work;        /* bytes of scratch memory in inference: beyond a few thousand rows (t,b)
-                           they grow with T no more, unless bidirectional, or attending without a
-                           window */
-    size_t train_work;  /* the same for forward with a tape, and backward; of SRU_PLAIN, else 0 */
-    size_t tape;        /* bytes; likewise */
+    size_t work;        /* bytes of scratch memory in inference. From a few thousand rows (t,b) on
+                           they do not grow with T, unless the network is bidirectional or attends
+                           without a window */
+    size_t train_work;  /* the same for forward with a tape, and backward; 0 unless SRU_PLAIN */
+    size_t tape;        /* bytes; 0 unless SRU_PLAIN */
 } sru_sizes;
 
-/* What calls with up to T steps of up to B sequences need, on ctx->threads threads (0: as many as
-   OpenMP offers this thread now, which may differ later and in others); T must include the steps of
-   memory. Weights need not be there yet. ctx->measure tells of what may need more: in inference a
-   network with a window and yet memory or attn_mask, and an output layer or another operator that
-   you call with the same scratch memory. */
+/* What calls with up to T steps of up to B sequences need on ctx->threads threads (0: as many as
+   OpenMP offers this thread now; later, or in other threads, that may differ). T must include the
+   steps of memory. Weights need not be there yet. Two things may need more scratch memory, and
+   ctx->measure tells how much: inference with a window and yet memory or attn_mask, and an output
+   layer or another operator that you call with the same scratch memory. */
 SRUDEF sru_status sru_size(sru_sizes *, const sru_context *, const sru_model *, size_t T, size_t B);
 
-/* Initial SRU_PLAIN weights, drawn as the reference draws them. As there, SRU++'s alpha is 0: what
-   is attended to counts for nothing before a training. SRU_EINVAL: sru_size() says why. */
+/* Initial SRU_PLAIN weights, drawn as in the reference. As there, SRU++'s alpha is 0: attention
+   has no effect before training. If the result is SRU_EINVAL, sru_size() says why. */
 SRUDEF sru_status sru_init(float *weights, const sru_config *, uint64_t seed);
 
-/* The weights of `from` (SRU_PLAIN) in the form to->type; `to` becomes a model on them, and is left
-   alone if it fails. Packed bytes hold no pointers and are the same for all instruction sets of a
-   byte order: they can be saved, mapped, or compiled into another program. */
+/* Writes the weights of `from` (SRU_PLAIN) in the form to->type and makes `to` a model on them; if
+   it fails, `to` is left alone. Packed bytes hold no pointers and are the same for all instruction
+   sets of one byte order: they can be saved, mapped, or compiled into another program. */
 SRUDEF sru_status sru_pack(const sru_context *, sru_model *to, void *weights,
                            const sru_model *from);
 
@@ -307,47 +306,47 @@ SRUDEF sru_status sru_pack(const sru_context *, sru_model *to, void *weights,
 
 typedef struct sru_tensor {
     char   name[128];
-    size_t shape[4];                /* in files, as the reference has it; ends at the first 0 */
+    size_t shape[4];                /* as in files and the reference; ends at the first 0 */
     float *data;
     int    interleave, transpose;   /* 0 in yours; else how the file's order differs from data's */
 } sru_tensor;
 
-/* The network in a file, as one block, to be released with SRU_FREE, which is free. NULL: failed.
-   (float *)m->weights of SRU_PLAIN may be changed, as training does. Its names may stand behind a
-   prefix such as "encoder.", of up to 80 bytes; what is not behind it is left alone. Of two
-   networks in a file, sru_load_bytes() loads either. */
+/* Loads the network in a file as one block, to be released with SRU_FREE (by default free). NULL:
+   failed. SRU_PLAIN weights may be changed through (float *)m->weights, as training does. The names
+   of its tensors may have a prefix such as "encoder.", of up to 80 bytes; tensors without it are
+   ignored. If a file holds two networks, sru_load_bytes() loads either. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 #endif
 
-/* The same from a file in memory, in the form m->type. weights NULL: m->config only, for
-   sru_size(), which tells how large weights must be. If m->config.input_size is not 0 beforehand,
-   it counts in place of the file's metadata, and the tensors must agree with it (SRU and SRU3 are
-   told apart by their names alone): clear m before another file. prefix: with its '.', or ""; NULL:
-   the only one before "rnn_lst.". m and weights are left alone if it fails. */
+/* The same from a file in memory, in the form m->type. If it fails, m and weights are left alone.
+   weights NULL: sets m->config only, for sru_size(), which tells how large weights must be. prefix:
+   with its '.', or ""; NULL: what stands before "rnn_lst.", if that is the same throughout. If
+   m->config.input_size is not 0, m->config replaces the file's metadata, and the tensors must agree
+   with it (their names alone tell SRU from SRU3): so clear m before another file. */
 SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, size_t size,
                                  const char *prefix, char *error);
 
-/* Reads the tensor t->name, of floats of 16 to 64 bits or whole numbers of 8, into t->data; shapes
-   must agree. data NULL: tells the shape, which may be any: look at all four; of none it is a
-   single value. */
+/* Reads the tensor t->name, of floats of 16 to 64 bits or integers of 8, into t->data; t->shape
+   must be the file's. data NULL: only sets t->shape, which may be any: look at all four numbers. If
+   all are 0, the tensor is a single value. */
 SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, char *error);
 
-/* Tensor i of SRU_PLAIN weights, or of gradients laid out like them; 0 past the last, or if the
-   model is packed or its config not valid. Whatever its shape in files, data lies as the operators
-   take it: the layer's last matrix (K,N,A), see sru_scan; all others (n,k), see linear_forward. */
+/* Tensor i of SRU_PLAIN weights, or of gradients laid out like them. Returns 0 past the last, or if
+   the model is packed or its config is invalid. Whatever the shape in files, data lies as operators
+   take it: a layer's last matrix as (K,N,A), see sru_scan; others as (n,k), see linear_forward. */
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
-/* Writes the network (SRU_PLAIN) under names that start with prefix, and n tensors of your own, as
-   its embedding is; another network wants a file of its own. prefix: NULL, "", or up to 80 bytes,
-   the last of them '.', without "rnn_lst.". The file is at first path.sru_save, so that an older
-   one stays whole until it is complete; then it takes the place of what is at path, be it a link or
-   a device, as a new file. So no two calls may save to one path at a time; and where others may
-   write, a link path.sru_save of theirs would be followed. Names are UTF-8. Those of your own
-   tensors must not begin with the prefix: what stands behind it and is not the network's would be
-   refused when it is loaded; nor contain "rnn_lst.", where sru_load() would see another network.
+/* Writes the network (SRU_PLAIN), under names that start with prefix, and n tensors of your own,
+   such as its embedding. Another network needs a file of its own. prefix: NULL, "", or up to 80
+   bytes that end with '.', without "rnn_lst.". Names are UTF-8. Those of your own tensors must not
+   start with the prefix (which cannot be empty then), for loading refuses tensors that do and are
+   not the network's; nor contain "rnn_lst.", where sru_load() would see another network.
+   The file is named path.sru_save until it is complete, so that an older one at path stays whole.
+   Then, as a new file, it replaces what is at path, even a link or a device. So no two calls may
+   save to one path at a time; and if others put a link at path.sru_save, it is followed.
    What the reference has no arguments for stands beside config in the metadata, for sru_load()
-   alone: scale_x, layer_dropout, causal, window; of SRU++ also use_tanh, no_skip_term, v1,
+   only: scale_x, layer_dropout, causal, window; for SRU++ also use_tanh, no_skip_term, v1,
    rnn_dropout. A network of different projection_sizes loads there only as SRU of 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
@@ -358,59 +357,59 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
 #endif
 
 /* =================================================================================================
-   Stop here if you only want to run networks. What follows are the operators that they are made of:
-   for loss and update of a training, for teaching, for layers of your own. They keep nothing, and
-   take raw pointers.
+   Stop here if you only want to run networks. What follows are the operators that they are made of,
+   for loss and update in training, for teaching, and for layers of your own. They keep nothing from
+   call to call, and take raw pointers.
 
-   The recurrence of one layer over whole sequences; if w is given, also the product before it, at
-   once or apart as the backend finds best. a is x, or what layer norm, dropout and projection made
-   of it.                                                           Lei et al. 2018, section 3
+   The recurrence of one layer over whole sequences. If w is given, it includes the product before
+   it, together or apart as the backend finds best. a is x, or what layer norm, dropout and
+   projection made of it.                                          Lei et al. 2018, section 3
 
        u[t] = W a[t]                                       [candidate | forget | reset | skip]
        f[t] = sigmoid(u1[t] + (vf + vt0[t])*c[t-1] + bf)   forget gate
        r[t] = sigmoid(u2[t] + (vr + vt1[t])*c[t-1] + br)   reset gate
        c[t] = f[t]*c[t-1] + (1 - f[t])*u0[t]               internal state
-       s[t] = scale_x*x[t]                                 skip term. K = 4: s = u3. x NULL: 0
-       h[t] = r[t]*mask_c*(g(c[t]) - s[t]) + s[t]          output. g(c) = c; use_tanh: tanh(c)
+       s[t] = scale_x*x[t]                                 skip term; u3 if K = 4, else 0 without x
+       h[t] = r[t]*mask_c*(g(c[t]) - s[t]) + s[t]          output; g(c) = c, or tanh(c) if use_tanh
 
-   Backward, from T-1 down to 0. dc[t] begins as what the last line made of it at step t+1; zf and
-   zr are the arguments of the sigmoids:
+   Backward goes from T-1 down to 0. dc[t] starts as what the last line made of it at step t+1; zf
+   and zr are the arguments of the sigmoids of f and r:
 
        dc[t]  += dh[t]*r[t]*mask_c*g'(c[t])
        dzf[t]  = dc[t]*(c[t-1] - u0[t])*f[t]*(1 - f[t])
        dzr[t]  = dh[t]*mask_c*(g(c[t]) - s[t])*r[t]*(1 - r[t])
        du0[t]  = dc[t]*(1 - f[t])      du1[t] = dzf[t]     du2[t] = dzr[t]
-       ds[t]   = dh[t]*(1 - r[t]*mask_c)                   dx[t] = scale_x*ds[t]. K = 4: du3 = ds
+       ds[t]   = dh[t]*(1 - r[t]*mask_c)                   dx[t] = scale_x*ds[t]; if K = 4, du3 = ds
        dc[t-1] = dc[t]*f[t] + dzf[t]*(vf + vt0[t]) + dzr[t]*(vr + vt1[t])
 
-   dvt[t] is [dzf[t]*c[t-1] | dzr[t]*c[t-1]], dv the sum of these, dbias that of dzf and dzr.
+   dvt[t] is [dzf[t]*c[t-1] | dzr[t]*c[t-1]], dv the sum of all these, dbias that of dzf and dzr.
 
-   K = 2 is SSRU, of [candidate | forget] alone: h[t] = mask_c*g(c[t]) + s[t] with g(c) = max(c, 0)
-   and g'(0) = 0, so that ds[t] = dh[t]. G counts the gates: 1 then, else 2.        Kim et al. 2019
+   K = 2 is SSRU: u is [candidate | forget], and h[t] = mask_c*g(c[t]) + s[t] with g(c) = max(c, 0)
+   and g'(0) = 0, so that ds[t] = dh[t]. G, the number of gates, is 1 here, else 2.  Kim et al. 2019
 
-   Padding: c[t] = c[t-1], h[t] = 0, whatever u, x, vt and dh are there. Bidirectional: columns
-   N/2 ... N-1 go from T-1 down to 0; the skip term of each direction is its own half of x.
-   In one direction, with neither u nor c wanted, h may be x, and also a where A is N. */
+   In padded steps c[t] = c[t-1] and h[t] = 0, whatever u, x, vt and dh are there. If bidirectional,
+   columns N/2 ... N-1 go from T-1 down to 0, and each direction's skip term is its own half of x.
+   In one direction, if neither u nor c is wanted, h may be x, and also a if A is N. */
 typedef struct sru_scan {
-    size_t         T, B, N, A;              /* A: width of a: I, P or N. 0 is no default */
+    size_t         T, B, N, A;              /* A: width of a (I, P or N), without a default */
     int            K;                       /* 2, 3 or 4 */
-    int            bidirectional, use_tanh; /* 0 or 1; K = 2: no use_tanh */
+    int            bidirectional, use_tanh; /* 0 or 1; if K = 2, use_tanh must be 0 */
     float          scale_x;                 /* 0 means 1 */
     const float   *a;                       /* (T,B,A) */
     const void    *w;                       /* (K,N,A) in the form type; NULL: u is given */
     sru_type       type;                    /* if packed: K groups for each direction, see pack */
-    sru_type       storage;                 /* of a, u, x, h, c and their gradients: SRU_PLAIN; on
-                                               GPUs also SRU_BF16, SRU_F16, and arrays of these */
-    float         *u;                       /* (T,B,K,N); out if w, then NULL: not wanted */
+    sru_type       storage;                 /* of the arrays a, u, x, h, c and their gradients:
+                                               SRU_PLAIN; on GPUs also SRU_BF16, SRU_F16 */
+    float         *u;                       /* (T,B,K,N) in; if w is given: out, NULL: not wanted */
     const float   *x;                       /* (T,B,N) */
     const float   *v, *bias;                /* (G,N) [forget | reset]; NULL: 0 */
     const float   *vt;                      /* (T,B,G,N), or NULL */
     const float   *mask_c;                  /* (B,N), or NULL */
     const uint8_t *mask_pad;                /* (T,B), or NULL */
-    const float   *c0;                      /* (B,N) before the first step, in backward, too;
+    const float   *c0;                      /* (B,N) c before the first step, for backward, too;
                                                NULL: 0 */
-    float         *cT;                      /* (B,N) after the last; may be c0 where no backward
-                                               needs that; NULL: not wanted */
+    float         *cT;                      /* (B,N) c after the last step; may be c0 unless a
+                                               backward needs c0; NULL: not wanted */
     size_t         ldc;                     /* floats from sequence to sequence in c0, cT and dc; 0
                                                means N */
     float         *h;                       /* (T,B,N) */
@@ -418,41 +417,41 @@ typedef struct sru_scan {
 
     const float   *dh;                      /* (T,B,N)   From here on: backward, which
                                                needs dh, du, u, c, and what forward was given */
-    float         *dc;                      /* (B,N) in: of cT, out: of c0; NULL: 0, not wanted */
+    float         *dc;                      /* (B,N) in: of cT, out: of c0. NULL: 0 in, none out */
     float         *du;                      /* (T,B,K,N) may be u */
-    float         *dx;                      /* (T,B,N), where x is used, else left alone; may be
-                                               dh; NULL: not wanted */
-    float         *da;                      /* (T,B,A); may be dx, which is then the sum of both, or
-                                               dh; NULL: not wanted */
+    float         *dx;                      /* (T,B,N) if x is used, else left alone; may be dh;
+                                               NULL: not wanted */
+    float         *da;                      /* (T,B,A); may be dh, or dx, which is then the sum of
+                                               both; NULL: not wanted */
     float         *dvt;                     /* (T,B,G,N), or NULL */
     float         *dw, *dv, *dbias;         /* as w (SRU_PLAIN), v, bias; NULL: not wanted. Without
                                                w, dw and da are left alone */
 } sru_scan;
 
-/* Attention of SRU++, in each of H heads on P/H columns of query, key and value.  Lei 2021, sect. 3
+/* Attention of SRU++. Each of H heads has P/H columns of query, key and value.  Lei 2021, section 3
 
        a[t] = sum over s of softmax_s(q[t].k[s]/sqrt(P/H) + attn_mask[t,s]) v[s]
        o[t] = q[t] + alpha*a[t]
 
-   An SRU++ makes u of its input x by way of this: q[t] = W1 x[t], [k | v][t] = W2 q[t], then o[t],
-   and u[t] = W3 layernorm(o[t]), where an SRU has u[t] = W x[t]. In files these are linear1 to
-   linear3; in a layer without attention o = q, and W3 is linear2.
+   Where an SRU has u[t] = W x[t], an SRU++ computes q[t] = W1 x[t], [k | v][t] = W2 q[t], o[t], and
+   then u[t] = W3 layernorm(o[t]). In files, W1 to W3 are linear1 to linear3; in a layer without
+   attention, o = q, and W3 is linear2.
 
-   Keys and values are of M steps of memory, then of the T steps of the queries; what is not seen
-   must be finite, too. Where a step sees none, a and stats are 0. Time grows with the steps seen,
-   scratch memory with T. To attend to something else, as a decoder does to an encoder's output,
-   take that for the memory, let T steps of zeros follow it in kv, and hide these by mask_pad, which
-   hides keys alone.
+   Keys and values are those of M steps of memory, then those of the T steps of the queries. Even
+   what no step sees must be finite. For a step that sees nothing, a and stats are 0. Time grows
+   with the number of steps seen, scratch memory with T. To attend to something else, as a decoder
+   does to an encoder's output, take that as the memory, let T steps of zeros follow it in kv, and
+   hide these by mask_pad, which hides keys alone.
 
-   With a ring for each sequence, the keys and values of its last steps are kept there from call to
-   call: 2 + C*(P + H*R) floats, where C is window - 1 rounded up to 64s, plus 64, and R is P/H
-   rounded up to 16s. Zeros are the start; a padded step leaves a ring, and its o, as they are.
-   There must be a window, and no memory, attn_mask, dropout or backward. */
+   A ring for each sequence keeps the keys and values of its last steps from call to call. It has
+   2 + C*(P + H*R) floats: C is window - 1 rounded up to a multiple of 64, plus 64; R is P/H rounded
+   up to a multiple of 16. Zeros are the start. A padded step leaves the ring, and its own o, as
+   they are. With rings there must be a window, and no memory, attn_mask, dropout or backward. */
 typedef struct sru_attention {
     size_t         T, B, M, P;
     int            H;
     int            causal;          /* 1: no step sees later ones */
-    size_t         window;          /* W > 0: a step sees the last W, itself among them */
+    size_t         window;          /* W > 0: a step sees the last W, including itself */
     const float   *q;               /* (T,B,P) */
     const float   *kv;              /* (M+T,B,2,P) [key | value] */
     const float   *alpha;           /* (1) NULL: o = a */
@@ -464,29 +463,29 @@ typedef struct sru_attention {
     size_t         ld_ring;
     float         *o;               /* (T,B,P) */
     float         *a;               /* (T,B,P) for backward; or NULL */
-    float         *stats;           /* (B,H,T,2) m, about the highest score, and 1 / the sum of
-                                       exp(score - m), for backward; or NULL */
+    float         *stats;           /* (B,H,T,2) for backward: m, which is about the highest score,
+                                       and 1 / the sum of exp(score - m); or NULL */
 
     const float   *dout;            /* (T,B,P) of o.  From here on: backward */
     float         *dq, *dkv;        /* as q, kv */
     float         *dalpha;          /* (1), added to; or NULL */
 } sru_attention;
 
-/* What a call computes with is ctx->op, whichever of the CPU's tables it was taken from; sru_cpu()
-   where that, or ctx, is NULL. Those of sru_cuda_open() want a context with theirs. */
+/* An operator computes with ctx->op, whichever of the CPU's tables it was taken from, or with
+   sru_cpu() if ctx or ctx->op is NULL. Those of sru_cuda_open() need their own table as ctx->op. */
 struct sru_backend {
     const char *name;
     size_t      rows;       /* rows (t,b) that networks compute at a time in inference */
     const void *kernels;    /* private */
 
-    /* alloc: zeroed, aligned to 64 bytes. copy: from NULL means zeros */
+    /* alloc: gives zeroed memory, aligned to 64 bytes. copy: if `from` is NULL, writes zeros */
     void      *(*alloc)  (const sru_context *, size_t bytes);
     void       (*release)(const sru_context *, void *memory);
     sru_status (*copy)   (const sru_context *, void *to, const void *from, size_t bytes);
 
-    /* w (n,k) in another form, in panels of 16 rows. Returns its bytes, 0: not offered; packed
-       NULL: does only that. A layer's (K,N,A) is packed as K groups of D rows for each direction:
-       [K][directions] */
+    /* Packs w (n,k) into another form, in panels of 16 rows. Returns the bytes of that form, or 0
+       if it is not offered; packed NULL: does only that. A layer's (K,N,A) is packed as K groups
+       of D rows for each direction, in the order [K][directions] */
     size_t     (*pack)(const sru_context *, void *packed, sru_type type, const float *w,
                        size_t n, size_t k);
 
@@ -505,12 +504,12 @@ struct sru_backend {
     sru_status (*attention_backward)(const sru_context *, const sru_attention *);
 
     /* y = (x - mean)*rstd*gain + bias, rstd = 1/sqrt(variance + 1e-5)   Ba, Kiros, Hinton 2016
-       y may be x
-       y, x (rows,n)  gain, bias (n)  stats (rows,2) [mean | rstd], for backward, or NULL */
+       y, x (rows,n), may be the same  gain, bias (n)
+       stats (rows,2) [mean | rstd], for backward, or NULL */
     sru_status (*layernorm_forward) (const sru_context *, float *y, float *stats, const float *x,
                                      const float *gain, const float *bias, size_t rows, size_t n);
-    /* dx = beta dx + the gradient of x, may be dy where beta is 0   dgain, dbias +=; all may be
-       NULL */
+    /* dx = beta dx + the gradient of x; may be dy if beta is 0   dgain, dbias: added to
+       dx, dgain, dbias may be NULL */
     sru_status (*layernorm_backward)(const sru_context *, float *dx, float *dgain, float *dbias,
                                      const float *dy, const float *x, const float *gain,
                                      const float *stats, float beta, size_t rows, size_t n);
@@ -522,39 +521,39 @@ struct sru_backend {
                                      const int32_t *tokens, size_t rows, size_t n, size_t size);
 
     /* y[t] = beta y[t] + x[t]*mask   x, y (T,n), may be the same; x NULL: y[t] = mask; beta 0 or 1
-       mask (n), one for all t, or NULL: 0 with probability p, else 1/(1-p), drawn from (ctx->seed,
-       ctx->step, id), id < 2^31, another for each use and attention. The same call on dy is the
-       backward one. p 0, beta 1: y += x */
+       mask (n), the same for all t. NULL: 0 with probability p, else 1/(1-p), drawn from
+       (ctx->seed, ctx->step, id), with id < 2^31 and another one for each use and each attention.
+       Backward is the same call on dy. Without a mask, p 0 and beta 1 give y += x */
     sru_status (*dropout)(const sru_context *, float *y, const float *x, const float *mask, float p,
                           uint32_t id, float beta, size_t T, size_t n);
 
     /* *loss = -sum of log softmax(y)[target], in nats;   dy = scale*(softmax(y) - onehot(target))
        y, dy (rows,n), may be the same; dy NULL: not wanted
-       targets (rows), < 0: left out, dy 0; n or more: SRU_EINVAL, of GPUs *loss is NaN */
+       targets (rows); < 0: row left out, dy 0; n or more: SRU_EINVAL, on GPUs *loss is NaN */
     sru_status (*softmax_loss)(const sru_context *, double *loss, float *dy, const float *y,
                                const int32_t *targets, float scale, size_t rows, size_t n);
 
-    /* *norm = sqrt(sum of g^2); to clip at 1, give adamw the scale 1/norm where norm > 1 */
+    /* *norm = sqrt(sum of g^2); to clip at 1, give adamw the scale 1/norm if norm > 1 */
     sru_status (*norm)(const sru_context *, double *norm, const float *g, size_t n);
 
-    /* Update t = 1, 2, ... of p by the gradient scale*g, of which m and v, zeros at first, are the
-       moments; leaves g = 0.                                    Loshchilov and Hutter 2019
+    /* Update number t = 1, 2, ... of p by the gradient scale*g; then sets g = 0. m and v are its
+       moments, zeros at first.                                  Loshchilov and Hutter 2019
        p -= lr*(m1/(sqrt(v1) + eps) + decay*p), with m1 = m/(1 - beta1^t), v1 = v/(1 - beta2^t) */
     sru_status (*adamw)(const sru_context *, float *p, float *m, float *v, float *g, float scale,
                         float lr, float beta1, float beta2, float eps, float decay, uint64_t t,
                         size_t n);
 };
 
-/* The operators on an NVIDIA GPU, of sru_cuda.cu, for ctx->op. Arrays are then device memory, as
-   op->alloc gives, and op->copy copies either way; loss and norm may be on either side. Work is put
-   on the stream, a cudaStream_t, and only results in host memory are waited for. A backend belongs
-   to the device that was current, which must be so in each call, and to one thread at a time. Files
-   and sru_init() work on host memory; weights are packed on the device, by sru_pack(), as SRU_F32,
-   SRU_BF16 or SRU_F16. State's rings have an order of their own, and a target that is no column
-   makes the loss NaN. NULL: failed. */
+/* The operators on an NVIDIA GPU, from sru_cuda.cu, for ctx->op. NULL: failed. Arrays are then in
+   device memory, which op->alloc gives; op->copy copies either way. loss and norm may be on either
+   side. Work goes onto the stream, a cudaStream_t, and only results in host memory are waited for.
+   A backend belongs to the device that is current when it is opened, and that must be current in
+   each call; only one thread may use it at a time. Files and sru_init() work on host memory;
+   sru_pack() packs weights on the device, as SRU_F32, SRU_BF16 or SRU_F16. Rings in state have an
+   order of their own. A target of n or more makes the loss NaN. */
 #ifdef SRU_CUDA
-typedef enum sru_cuda_math {    /* products of SRU_PLAIN weights; those of SRU_F32 and in attention
-                                   are float32 with the first of these and TF32 with the others */
+typedef enum sru_cuda_math {    /* of products with SRU_PLAIN weights. Those with SRU_F32, and in
+                                   attention, are float32 for the first of these, else TF32 */
     SRU_CUDA_FLOAT32 = 0,
     SRU_CUDA_TF32,              /* of float32 with 10 bits of fraction */
     SRU_CUDA_BF16,              /* of bfloat16 */
