@@ -4734,14 +4734,6 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
    "data_offsets":[0,24]}, ...}. Nothing read from a file is trusted, and reading from memory
    allocates nothing. */
 
-typedef struct sru__file {
-    const char *header, *metadata;  /* metadata: where their object begins; NULL: there are none */
-    size_t header_size;
-    const unsigned char *data;
-    size_t data_size;
-    char *error;
-} sru__file;
-
 enum {
     SRU__RANK = 8, SRU__NAME = 128, SRU__TEXT = 2049,
     SRU__PREFIX = 80,               /* behind it, names have up to 45 characters */
@@ -4754,21 +4746,25 @@ typedef struct sru__entry {
     int dtype;                      /* in sru__dtypes; SRU__DTYPES: none of these */
     size_t rank, shape[SRU__RANK];  /* of more dimensions, the first are kept */
     size_t count, begin, end;
+    const unsigned char *data;
 } sru__entry;
 
 /* ---- JSON: objects of a fixed form, no recursion --------------------------------------------- */
 
+/* A place in a text. A file that sru__open() found to be whole is such a place, too: the beginning
+   of its header, of which each reader takes a copy. */
 typedef struct sru__json {
-    const char *start, *p, *end;
-    char *error;
+    const char *start, *p, *end;    /* behind the end of a header are the file's data */
     const char *what;               /* is at fault, for the sentence */
+    char *error;
     int bad;                        /* a fault was found */
+    size_t data_size;
     const char *metadata;           /* where their object begins; NULL: it has not been seen */
 } sru__json;
 
 static sru__json sru__json_of(const char *text, size_t size, const char *what, char *error)
 {
-    const sru__json j = { text, text, text + size, error, what, 0, NULL };
+    const sru__json j = { text, text, text + size, what, error, 0, 0, NULL };
     return j;
 }
 
@@ -4965,7 +4961,7 @@ static int sru__read_metadata(sru__json *j, const char *wanted, char *text)
 }
 
 /* 1 and the next tensor of the header; 0 at its end or, with j->bad, at a fault. */
-static int sru__next(sru__json *j, const sru__file *file, sru__entry *e)
+static int sru__next(sru__json *j, sru__entry *e)
 {
     char key[SRU__NAME + 1];
     size_t offsets[2], count, i;
@@ -4976,7 +4972,8 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e)
             return 0;
         }
         if (strcmp(e->name, "__metadata__")) break;
-        if (j->metadata) return sru__expected(j, "no second __metadata__");
+        if (j->metadata && j->metadata != j->p)
+            return sru__expected(j, "no second __metadata__");
         j->metadata = j->p;
         sru__read_metadata(j, NULL, NULL);
     }
@@ -5002,35 +4999,30 @@ static int sru__next(sru__json *j, const sru__file *file, sru__entry *e)
     if (!sru__expect(j, '}')) return 0;
     e->begin = offsets[0];
     e->end = offsets[1];
-    if (e->begin > e->end || e->end > file->data_size) {
+    if (e->begin > e->end || e->end > j->data_size) {
         sru__say(j->error, "tensor '%s' lies at bytes %u to %u, but the file has %u bytes of data",
-                 e->name, e->begin, e->end, file->data_size);
+                 e->name, e->begin, e->end, j->data_size);
         j->bad = 1;
     } else if (e->dtype < SRU__DTYPES
                && sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin) {
         sru__say(j->error, "tensor '%s' has %u bytes of data, which its shape does not take up",
                  e->name, e->end - e->begin);
         j->bad = 1;
+    } else {
+        e->data = (const unsigned char *)j->end + e->begin;
     }
     return !j->bad;
 }
 
-static sru__json sru__header(const sru__file *file)
-{
-    return sru__json_of(file->header, file->header_size, "the file's header is damaged",
-                       file->error);
-}
-
 /* Checks the whole of a file, so that what follows need not. Where one tensor ends another begins,
    or else bytes are in two of them or in none: the sum of all these places, mixed, tells it. */
-static sru_status sru__open(sru__file *file, const void *bytes, size_t size, char *error)
+static sru_status sru__open(sru__json *file, const void *bytes, size_t size, char *error)
 {
     const unsigned char *p = (const unsigned char *)bytes;
     sru__json j;
     sru__entry e;
     size_t total = 0;
     uint64_t n, places = sru__mix(0);
-    file->error = error;
     if (error) error[0] = 0;
     if (!bytes) return sru__say(error, "the file is NULL"), SRU_EINVAL;
     if (size < 8)
@@ -5045,11 +5037,9 @@ static sru_status sru__open(sru__file *file, const void *bytes, size_t size, cha
     if (n > SRU__HEADER)
         return sru__say(error, "the file's header has more than %u bytes", (size_t)SRU__HEADER),
                SRU_EFILE;
-    file->header = (const char *)p + 8;
-    file->header_size = (size_t)n;
-    file->data = p + 8 + file->header_size;
-    file->data_size = size - 8 - file->header_size;
-    for (j = sru__header(file); sru__next(&j, file, &e); total += e.end - e.begin)
+    *file = sru__json_of((const char *)p + 8, (size_t)n, "the file's header is damaged", error);
+    file->data_size = size - 8 - (size_t)n;
+    for (j = *file; sru__next(&j, &e); total += e.end - e.begin)
         places += sru__mix(e.end) - sru__mix(e.begin);
     if (j.bad) return SRU_EFILE;
     file->metadata = j.metadata;
@@ -5062,9 +5052,9 @@ static sru_status sru__open(sru__file *file, const void *bytes, size_t size, cha
 }
 
 /* The text of a key of the metadata; empty if there is none. */
-static sru_status sru__metadata(const sru__file *file, const char *key, char text[SRU__TEXT])
+static sru_status sru__metadata(const sru__json *file, const char *key, char text[SRU__TEXT])
 {
-    sru__json j = sru__header(file);
+    sru__json j = *file;
     text[0] = 0;
     j.p = file->metadata;
     if (j.p && !sru__read_metadata(&j, key, text)) return SRU_EFILE;
@@ -5074,7 +5064,7 @@ static sru_status sru__metadata(const sru__file *file, const char *key, char tex
     return SRU_OK;
 }
 
-static sru_status sru__twice(const sru__file *file, const char *name)
+static sru_status sru__twice(const sru__json *file, const char *name)
 {
     return sru__say(file->error, "the file has two tensors '%s'", name), SRU_EFILE;
 }
@@ -5092,7 +5082,7 @@ static const char *sru__shape_text(char text[64], const size_t *shape, size_t ra
     return text;
 }
 
-static sru_status sru__check_entry(const sru__file *file, const sru__entry *e, const size_t *shape,
+static sru_status sru__check_entry(const sru__json *file, const sru__entry *e, const size_t *shape,
                                    size_t rank)
 {
     char is[64], should[64];
@@ -5106,13 +5096,13 @@ static sru_status sru__check_entry(const sru__file *file, const sru__entry *e, c
     return SRU_OK;
 }
 
-static sru__source sru__source_of(const sru__file *file, const sru__entry *e, size_t rows,
-                                  size_t cols, size_t interleave, int transpose)
+static sru__source sru__source_of(const sru__entry *e, size_t rows, size_t cols, size_t interleave,
+                                  int transpose)
 {
     const float one = 1;                /* whether floats of the file are those of the machine */
     const int native = !e->dtype && sru__decode((const unsigned char *)&one, 0) == one;
-    const sru__source s = { file->data + e->begin, native ? SRU__NATIVE : e->dtype, rows, cols,
-                            interleave, transpose };
+    const sru__source s = { e->data, native ? SRU__NATIVE : e->dtype, rows, cols, interleave,
+                            transpose };
     return s;
 }
 
@@ -5145,8 +5135,7 @@ static size_t sru__ordered_rows(const sru_tensor *t)
 
 SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size, char *error)
 {
-    sru__file file;
-    sru__json j;
+    sru__json file, j;
     sru__entry e, other;
     sru__source s;
     sru_status status;
@@ -5156,7 +5145,7 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
         return sru__say(error, "the tensor is NULL, or its name has no end"), SRU_EINVAL;
     status = sru__open(&file, bytes, size, error);
     if (status) return status;
-    for (j = sru__header(&file); sru__next(&j, &file, &other);) {
+    for (j = file; sru__next(&j, &other);) {
         if (strcmp(other.name, t->name)) continue;
         if (found++) return sru__twice(&file, t->name);
         e = other;
@@ -5176,7 +5165,7 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
     if (status) return status;
     rows = sru__ordered_rows(t);
     if (!rows) return sru__say(error, "tensor '%s' cannot be reordered", t->name), SRU_EINVAL;
-    s = sru__source_of(&file, &e, rows, e.count / rows, (size_t)t->interleave, t->transpose);
+    s = sru__source_of(&e, rows, e.count / rows, (size_t)t->interleave, t->transpose);
     sru__copy_values(t->data, &s);
     return SRU_OK;
 }
@@ -5283,7 +5272,7 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
     }
 }
 
-static sru_status sru__read_config(const sru__file *file, sru_config *f)
+static sru_status sru__read_config(const sru__json *file, sru_config *f)
 {
     char text[SRU__TEXT], name[SRU__NAME], what[SRU_ERROR_SIZE];
     sru__json j;
@@ -5349,13 +5338,13 @@ static void sru__file_shape(const sru__slot *s, size_t shape[2], size_t *rank)
 }
 
 /* The only prefix of "rnn_lst." in the file. */
-static sru_status sru__find_prefix(const sru__file *file, char prefix[SRU__NAME])
+static sru_status sru__find_prefix(const sru__json *file, char prefix[SRU__NAME])
 {
-    sru__json j = sru__header(file);
+    sru__json j = *file;
     sru__entry e;
     int found = 0;
     prefix[0] = 0;
-    while (sru__next(&j, file, &e)) {
+    while (sru__next(&j, &e)) {
         char *at, *network = NULL;      /* the last: a prefix may have "rnn_lst." in it */
         for (at = e.name; (at = strstr(at, "rnn_lst.")) != NULL; at++)
             if (at == e.name || at[-1] == '.') network = at;
@@ -5374,7 +5363,7 @@ static sru_status sru__find_prefix(const sru__file *file, char prefix[SRU__NAME]
 }
 
 /* One tensor of the network, which is e in the file: checked, and read where there are weights. */
-static sru_status sru__load_slot(const sru__file *file, const sru__entry *e, const sru__slot *s,
+static sru_status sru__load_slot(const sru__json *file, const sru__entry *e, const sru__slot *s,
                                  sru_type type, void *weights)
 {
     sru__source from;
@@ -5385,7 +5374,7 @@ static sru_status sru__load_slot(const sru__file *file, const sru__entry *e, con
     status = sru__check_entry(file, e, shape, rank);
     if (status || !weights) return status;
     out = (char *)weights + s->at;
-    from = sru__source_of(file, e, s->rows, s->cols, (size_t)s->interleave, s->transpose);
+    from = sru__source_of(e, s->rows, s->cols, (size_t)s->interleave, s->transpose);
     if (!s->groups || type == SRU_PLAIN) {
         sru__copy_values((float *)(void *)out, &from);
         return SRU_OK;
@@ -5401,7 +5390,7 @@ static sru_status sru__load_slot(const sru__file *file, const sru__entry *e, con
 /* scale_x follows from rescale and highway_bias; a file that says otherwise is not of this
    configuration: rescale=True was the default up to 2.1.4. What was once in bfloat16, which has 8
    bits, is taken as it is, if it is the same in all layers. Without a skip term nothing uses it. */
-static sru_status sru__load_scale(const sru__file *file, const sru__entry *e, const sru__slot *s,
+static sru_status sru__load_scale(const sru__json *file, const sru__entry *e, const sru__slot *s,
                                   float scale, const sru_config *f, float *all)
 {
     const double most = f->rescale ? 5e-3 : 1e-5;
@@ -5409,7 +5398,7 @@ static sru_status sru__load_scale(const sru__file *file, const sru__entry *e, co
     float x;
     double off;
     if (status || f->no_skip_term) return status;
-    x = sru__decode(file->data + e->begin, e->dtype);
+    x = sru__decode(e->data, e->dtype);
     off = (double)x / (double)scale - 1;
     if (sru__within(off, -most, most)) {
         if (f->rescale && *all != 0 && *all != x)
@@ -5428,7 +5417,7 @@ static sru_status sru__load_scale(const sru__file *file, const sru__entry *e, co
 /* All tensors of the network, in the order of the file: first whether they are there, once; then
    what they are, and that behind the prefix there are no others; then, if there are weights, their
    values. What scale_x says goes to f. */
-static sru_status sru__load_tensors(const sru__file *file, const char *prefix, sru_config *f,
+static sru_status sru__load_tensors(const sru__json *file, const char *prefix, sru_config *f,
                                     sru_type type, void *weights)
 {
     unsigned seen[SRU_MAX_LAYERS] = { 0 };      /* a bit for each tensor of a layer */
@@ -5439,11 +5428,11 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
     float scale_x = 0;
     int l, i, pass;
     for (pass = 0; pass < (weights ? 3 : 2); pass++) {
-        sru__json j = sru__header(file);
+        sru__json j = *file;
         sru__entry e;
         if (pass == 2 && type != SRU_PLAIN)     /* between tensors too: the same bytes each time */
             memset(weights, 0, sru__weight_bytes(f, type));
-        while (sru__next(&j, file, &e)) {
+        while (sru__next(&j, &e)) {
             sru_status status = SRU_OK;
             int found = 0;
             if (strncmp(e.name, prefix, n)) continue;
@@ -5490,8 +5479,7 @@ static sru_status sru__load_tensors(const sru__file *file, const char *prefix, s
 SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes, size_t size,
                                  const char *prefix, char *error)
 {
-    sru__file file;
-    sru__json j;
+    sru__json file, j;
     sru__entry e;
     sru_config f;
     char found[SRU__NAME], name[SRU__NAME];
@@ -5512,7 +5500,7 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
                         (size_t)SRU__PREFIX), SRU_EFILE;
     sru__tensor_name(name, prefix, 0, SRU__WEIGHT, "transform_module.");
     if (f.arch != SRU_ARCH_SRUPP) f.arch = SRU_ARCH_SRU;
-    for (j = sru__header(&file); f.arch == SRU_ARCH_SRU && sru__next(&j, &file, &e);)
+    for (j = file; f.arch == SRU_ARCH_SRU && sru__next(&j, &e);)
         if (!strncmp(e.name, name, strlen(name))) f.arch = SRU_ARCH_SRU3;
     if (sru__check_config(&f, error)) return m->config.input_size ? SRU_EINVAL : SRU_EFILE;
     status = sru__load_tensors(&file, prefix, &f, m->type, weights);
