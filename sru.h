@@ -5064,11 +5064,6 @@ static sru_status sru__metadata(const sru__json *file, const char *key, char tex
     return SRU_OK;
 }
 
-static sru_status sru__twice(const sru__json *file, const char *name)
-{
-    return sru__say(file->error, "the file has two tensors '%s'", name), SRU_EFILE;
-}
-
 /* "(2,3)", and "(2,3,...)" if it is long. */
 static const char *sru__shape_text(char text[64], const size_t *shape, size_t rank)
 {
@@ -5082,13 +5077,29 @@ static const char *sru__shape_text(char text[64], const size_t *shape, size_t ra
     return text;
 }
 
-static sru_status sru__check_entry(const sru__json *file, const sru__entry *e, const size_t *shape,
-                                   size_t rank)
+static size_t sru__rank(const sru_tensor *t)
+{
+    size_t rank = 0;
+    while (rank < 4 && t->shape[rank]) rank++;
+    return rank;
+}
+
+/* Rows of a matrix in memory, 1 of what is none; 0: no file can order it so. */
+static size_t sru__tensor_rows(const sru_tensor *t)
+{
+    const int matrix = sru__rank(t) == 2;
+    const size_t rows = matrix ? t->shape[t->transpose ? 1 : 0] : 1;
+    if (!t->interleave && !t->transpose) return rows;
+    return matrix && t->interleave >= 0
+           && (!t->interleave || rows % (size_t)t->interleave == 0) ? rows : 0;
+}
+
+static sru_status sru__check_entry(const sru__json *file, const sru__entry *e, const sru_tensor *t)
 {
     char is[64], should[64];
-    if (rank != e->rank || memcmp(shape, e->shape, rank * sizeof *shape))
+    if (sru__rank(t) != e->rank || memcmp(t->shape, e->shape, e->rank * sizeof *e->shape))
         return sru__say(file->error, "tensor '%s' should have the shape %s, but has %s in the file",
-                        e->name, sru__shape_text(should, shape, rank),
+                        e->name, sru__shape_text(should, t->shape, sru__rank(t)),
                         sru__shape_text(is, e->shape, e->rank)), SRU_EFILE;
     if (e->dtype >= SRU__READABLE)
         return sru__say(file->error, "tensor '%s' has the type %s, which cannot be read as float",
@@ -5096,13 +5107,13 @@ static sru_status sru__check_entry(const sru__json *file, const sru__entry *e, c
     return SRU_OK;
 }
 
-static sru__source sru__source_of(const sru__entry *e, size_t rows, size_t cols, size_t interleave,
-                                  int transpose)
+static sru__source sru__source_of(const sru__entry *e, const sru_tensor *t)
 {
     const float one = 1;                /* whether floats of the file are those of the machine */
     const int native = !e->dtype && sru__decode((const unsigned char *)&one, 0) == one;
-    const sru__source s = { e->data, native ? SRU__NATIVE : e->dtype, rows, cols, interleave,
-                            transpose };
+    const size_t rows = sru__tensor_rows(t);
+    const sru__source s = { e->data, native ? SRU__NATIVE : e->dtype, rows, e->count / rows,
+                            (size_t)t->interleave, t->transpose };
     return s;
 }
 
@@ -5115,31 +5126,13 @@ static void sru__copy_values(float *to, const sru__source *s)
             sru__values(to + i * s->cols + p, s, i, p, sru__min(most, s->cols - p));
 }
 
-static size_t sru__rank(const sru_tensor *t)
-{
-    size_t rank = 0;
-    while (rank < 4 && t->shape[rank]) rank++;
-    return rank;
-}
-
-/* Rows of a tensor in memory that the file interleaves or transposes, 1 if it does neither; 0: it
-   cannot be so. */
-static size_t sru__ordered_rows(const sru_tensor *t)
-{
-    const size_t rows = t->shape[t->transpose ? 1 : 0];
-    if (!t->interleave && !t->transpose) return 1;
-    if (sru__rank(t) != 2 || t->interleave < 0 || (t->interleave && rows % (size_t)t->interleave))
-        return 0;
-    return rows;
-}
-
 SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size, char *error)
 {
     sru__json file, j;
     sru__entry e, other;
-    sru__source s;
+    sru__source from;
+    sru_tensor is;
     sru_status status;
-    size_t rows;
     int found = 0;
     if (!t || !memchr(t->name, 0, sizeof t->name))
         return sru__say(error, "the tensor is NULL, or its name has no end"), SRU_EINVAL;
@@ -5147,26 +5140,26 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
     if (status) return status;
     for (j = file; sru__next(&j, &other);) {
         if (strcmp(other.name, t->name)) continue;
-        if (found++) return sru__twice(&file, t->name);
+        if (found++) return sru__say(error, "the file has two tensors '%s'", t->name), SRU_EFILE;
         e = other;
     }
     if (!found) return sru__say(error, "the file has no tensor '%s'", t->name), SRU_ENOENT;
+    is = *t;
     if (!t->data) {
         if (e.rank > 4 || (e.rank && !e.count))
             return sru__say(error, "tensor '%s' is empty, or has more than 4 dimensions", t->name),
                    SRU_EFILE;
-        status = sru__check_entry(&file, &e, e.shape, e.rank);      /* its type */
-        if (status) return status;
-        memset(t->shape, 0, sizeof t->shape);
-        memcpy(t->shape, e.shape, e.rank * sizeof *e.shape);
-        return SRU_OK;
+        memset(is.shape, 0, sizeof is.shape);
+        memcpy(is.shape, e.shape, e.rank * sizeof *e.shape);
     }
-    status = sru__check_entry(&file, &e, t->shape, sru__rank(t));
+    status = sru__check_entry(&file, &e, &is);
     if (status) return status;
-    rows = sru__ordered_rows(t);
-    if (!rows) return sru__say(error, "tensor '%s' cannot be reordered", t->name), SRU_EINVAL;
-    s = sru__source_of(&e, rows, e.count / rows, (size_t)t->interleave, t->transpose);
-    sru__copy_values(t->data, &s);
+    *t = is;
+    if (!t->data) return SRU_OK;
+    if (!sru__tensor_rows(t))
+        return sru__say(error, "tensor '%s' cannot be reordered", t->name), SRU_EINVAL;
+    from = sru__source_of(&e, t);
+    sru__copy_values(t->data, &from);
     return SRU_OK;
 }
 
@@ -5320,21 +5313,73 @@ static sru_status sru__read_config(const sru__json *file, sru_config *f)
     return j.bad ? SRU_EFILE : SRU_OK;
 }
 
-/* ---- loading --------------------------------------------------------------------------------- */
+/* ---- the tensors of a network ---------------------------------------------------------------- */
 
-/* The name of a tensor of layer l. With a prefix of at most SRU__PREFIX bytes it fits. */
-static void sru__tensor_name(char name[SRU__NAME], const char *prefix, int l, int i,
-                             const char *slot)
+/* One tensor after another, as files have them: those of the weights, then each layer's scale_x. */
+typedef struct sru__walk {
+    const sru_model *m;
+    const char *prefix;             /* of at most SRU__PREFIX bytes, so that names fit */
+    int n;                          /* number of t; those that a layer has not have one, too */
+    int l, i;                       /* its layer, and its slot there */
+    sru__layer y;
+    sru_tensor t;
+} sru__walk;
+
+static void sru__start(sru__walk *w, const sru_model *m, const char *prefix)
 {
-    if (i == SRU__INPUT) sru__say(name, "%s%s", prefix, slot);
-    else sru__say(name, "%srnn_lst.%u.%s", prefix, (size_t)l, slot);
+    w->m = m;
+    w->prefix = prefix;
+    w->n = -1;
 }
 
-static void sru__file_shape(const sru__slot *s, size_t shape[2], size_t *rank)
+static int sru__next_tensor(sru__walk *w)
 {
-    *rank = s->groups ? 2 : 1;
-    shape[0] = s->transpose ? s->cols : s->rows;
-    shape[1] = s->transpose ? s->rows : s->cols;
+    const sru_config *f = &w->m->config;
+    const int layers = sru__layers(f), scales = layers * SRU__SLOTS;
+    const sru__slot *s;
+    do {
+        if (++w->n == scales + layers) return 0;
+        w->l = w->n < scales ? w->n / SRU__SLOTS : w->n - scales;
+        w->i = w->n < scales ? w->n % SRU__SLOTS : SRU__SLOTS;
+        if (w->i == 0 || w->i == SRU__SLOTS) sru__next_layer(&w->y, f, w->m->type, w->l);
+        s = &w->y.slot[w->i];
+    } while (!s->rows);
+    sru__clear(&w->t, sizeof w->t);
+    if (w->i == SRU__INPUT) sru__say(w->t.name, "%s%s", w->prefix, s->name);
+    else sru__say(w->t.name, "%srnn_lst.%u.%s", w->prefix, (size_t)w->l, s->name);
+    w->t.shape[0] = s->transpose ? s->cols : s->rows;
+    if (s->groups) w->t.shape[1] = s->transpose ? s->rows : s->cols;
+    if (w->i == SRU__SLOTS) w->t.data = &w->y.scale_x;
+    else if (w->m->weights) w->t.data = (float *)(uintptr_t)sru__weights(w->m, s);
+    w->t.interleave = s->interleave;
+    w->t.transpose = s->transpose;
+    return 1;
+}
+
+/* The tensor of this name; 0: there is none. */
+static int sru__find_tensor(sru__walk *w, const char *name)
+{
+    for (w->n = -1; sru__next_tensor(w);)
+        if (!strcmp(w->t.name, name)) return 1;
+    return 0;
+}
+
+SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
+{
+    sru__walk w;
+    if (!t || !m || index < 0 || m->type != SRU_PLAIN || sru__check_config(&m->config, NULL))
+        return 0;
+    sru__start(&w, m, "");
+    while (sru__next_tensor(&w) && w.i < SRU__SLOTS)
+        if (!index--) return *t = w.t, 1;
+    return 0;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static int sru__begins(const char *text, const char *with)
+{
+    return !strncmp(text, with, strlen(with));
 }
 
 /* The only prefix of "rnn_lst." in the file. */
@@ -5362,45 +5407,33 @@ static sru_status sru__find_prefix(const sru__json *file, char prefix[SRU__NAME]
     return SRU_OK;
 }
 
-/* One tensor of the network, which is e in the file: checked, and read where there are weights. */
-static sru_status sru__load_slot(const sru__json *file, const sru__entry *e, const sru__slot *s,
-                                 sru_type type, void *weights)
+/* Whether the file has each tensor of the network once. */
+static sru_status sru__check_names(const sru__json *file, sru__walk *w)
 {
-    sru__source from;
-    char *out;
-    size_t shape[2], rank, g, n;
-    sru_status status;
-    sru__file_shape(s, shape, &rank);
-    status = sru__check_entry(file, e, shape, rank);
-    if (status || !weights) return status;
-    out = (char *)weights + s->at;
-    from = sru__source_of(e, s->rows, s->cols, (size_t)s->interleave, s->transpose);
-    if (!s->groups || type == SRU_PLAIN) {
-        sru__copy_values((float *)(void *)out, &from);
-        return SRU_OK;
-    }
-    n = s->rows / s->groups;
-    for (g = 0; g < s->groups; g++) {
-        sru__pack(out, type, &from, g * n, n);
-        out += sru__ceil(n, SRU__PANEL) * sru__packed_panel(type, s->cols);
-    }
+    char seen[SRU_MAX_LAYERS * (SRU__SLOTS + 1)] = { 0 }, shape[64];
+    sru__json j = *file;
+    sru__entry e;
+    while (sru__next(&j, &e))
+        if (sru__begins(e.name, w->prefix) && sru__find_tensor(w, e.name) && seen[w->n]++)
+            return sru__say(file->error, "the file has two tensors '%s'", e.name), SRU_EFILE;
+    for (w->n = -1; sru__next_tensor(w);)
+        if (!seen[w->n])
+            return sru__say(file->error, "tensor '%s' %s is missing", w->t.name,
+                            sru__shape_text(shape, w->t.shape, sru__rank(&w->t))), SRU_EFILE;
     return SRU_OK;
 }
 
 /* scale_x follows from rescale and highway_bias; a file that says otherwise is not of this
    configuration: rescale=True was the default up to 2.1.4. What was once in bfloat16, which has 8
    bits, is taken as it is, if it is the same in all layers. Without a skip term nothing uses it. */
-static sru_status sru__load_scale(const sru__json *file, const sru__entry *e, const sru__slot *s,
-                                  float scale, const sru_config *f, float *all)
+static sru_status sru__check_scale(const sru__json *file, const sru__entry *e, const sru__walk *w,
+                                   float *all)
 {
+    const sru_config *f = &w->m->config;
     const double most = f->rescale ? 5e-3 : 1e-5;
-    const sru_status status = sru__load_slot(file, e, s, SRU_PLAIN, NULL);
-    float x;
-    double off;
-    if (status || f->no_skip_term) return status;
-    x = sru__decode(e->data, e->dtype);
-    off = (double)x / (double)scale - 1;
-    if (sru__within(off, -most, most)) {
+    const float x = sru__decode(e->data, e->dtype);
+    if (f->no_skip_term) return SRU_OK;
+    if (sru__within((double)x / (double)w->y.scale_x - 1, -most, most)) {
         if (f->rescale && *all != 0 && *all != x)
             return sru__say(file->error, "tensor '%s' is not the same in all layers", e->name),
                    SRU_EFILE;
@@ -5414,64 +5447,43 @@ static sru_status sru__load_scale(const sru__json *file, const sru__entry *e, co
                     "config, or its scale_x", e->name), SRU_EFILE;
 }
 
-/* All tensors of the network, in the order of the file: first whether they are there, once; then
-   what they are, and that behind the prefix there are no others; then, if there are weights, their
-   values. What scale_x says goes to f. */
-static sru_status sru__load_tensors(const sru__json *file, const char *prefix, sru_config *f,
-                                    sru_type type, void *weights)
+static void sru__load_tensor(const sru__entry *e, const sru__walk *w)
 {
-    unsigned seen[SRU_MAX_LAYERS] = { 0 };      /* a bit for each tensor of a layer */
-    const size_t n = strlen(prefix);
-    char name[SRU__NAME], text[64];
-    sru__layer y;
-    size_t shape[2], rank;
+    const sru__source from = sru__source_of(e, &w->t);
+    const sru__slot *s = &w->y.slot[w->i];
+    char *out = (char *)w->t.data;
+    size_t g, n;
+    if (!s->groups || w->m->type == SRU_PLAIN) {
+        sru__copy_values(w->t.data, &from);
+        return;
+    }
+    n = s->rows / s->groups;
+    for (g = 0; g < s->groups; g++) {
+        sru__pack(out, w->m->type, &from, g * n, n);
+        out += sru__ceil(n, SRU__PANEL) * sru__packed_panel(w->m->type, s->cols);
+    }
+}
+
+/* All tensors behind the prefix, in the order of the file: none may be unexpected; checked, and
+   read if the model has weights. What scale_x says goes to f, which is the model's. */
+static sru_status sru__load_tensors(const sru__json *file, sru__walk *w, sru_config *f)
+{
+    sru__json j = *file;
+    sru__entry e;
     float scale_x = 0;
-    int l, i, pass;
-    for (pass = 0; pass < (weights ? 3 : 2); pass++) {
-        sru__json j = *file;
-        sru__entry e;
-        if (pass == 2 && type != SRU_PLAIN)     /* between tensors too: the same bytes each time */
-            memset(weights, 0, sru__weight_bytes(f, type));
-        while (sru__next(&j, &e)) {
-            sru_status status = SRU_OK;
-            int found = 0;
-            if (strncmp(e.name, prefix, n)) continue;
-            for (l = 0; l < sru__layers(f) && !found; l++) {
-                sru__next_layer(&y, f, type, l);
-                for (i = 0; i <= SRU__SLOTS && !found; i++) {
-                    const sru__slot *s = &y.slot[i];
-                    if (!s->rows) continue;
-                    sru__tensor_name(name, prefix, l, i, s->name);
-                    if (strcmp(e.name, name)) continue;
-                    found = 1;
-                    if (!pass) {
-                        if (seen[l] >> i & 1) return sru__twice(file, e.name);
-                        seen[l] |= 1u << i;
-                    } else if (i == SRU__SLOTS) {
-                        status = sru__load_scale(file, &e, s, y.scale_x, f, &scale_x);
-                    } else {
-                        status = sru__load_slot(file, &e, s, type, pass == 2 ? weights : NULL);
-                    }
-                    if (status) return status;
-                }
-            }
-            if (pass && !found)
-                return sru__say(file->error, "tensor '%s' is unexpected: a network of this config "
-                                "has none", e.name), SRU_EFILE;
-        }
-        for (l = 0; l < sru__layers(f) && !pass; l++) {
-            sru__next_layer(&y, f, type, l);
-            for (i = 0; i <= SRU__SLOTS; i++) {
-                if (!y.slot[i].rows || seen[l] >> i & 1) continue;
-                sru__tensor_name(name, prefix, l, i, y.slot[i].name);
-                sru__file_shape(&y.slot[i], shape, &rank);
-                return sru__say(file->error, "tensor '%s' %s is missing", name,
-                                sru__shape_text(text, shape, rank)), SRU_EFILE;
-            }
-        }
+    while (sru__next(&j, &e)) {
+        sru_status status;
+        if (!sru__begins(e.name, w->prefix)) continue;
+        if (!sru__find_tensor(w, e.name))
+            return sru__say(file->error, "tensor '%s' is unexpected: a network of this config "
+                            "has none", e.name), SRU_EFILE;
+        status = sru__check_entry(file, &e, &w->t);
+        if (!status && w->i == SRU__SLOTS) status = sru__check_scale(file, &e, w, &scale_x);
+        if (status) return status;
+        if (w->i < SRU__SLOTS && w->m->weights) sru__load_tensor(&e, w);
     }
     if (scale_x != 0 && f->rescale
-        && !sru__within((double)scale_x / (double)y.scale_x - 1, -1e-6, 1e-6))
+        && !sru__within((double)scale_x / (double)w->y.scale_x - 1, -1e-6, 1e-6))
         f->scale_x = scale_x;
     return SRU_OK;
 }
@@ -5481,15 +5493,18 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
 {
     sru__json file, j;
     sru__entry e;
-    sru_config f;
+    sru__walk w;
+    sru_model to;
+    sru_config *const f = &to.config;
     char found[SRU__NAME], name[SRU__NAME];
     sru_status status;
     if (!m) return sru__say(error, "the model is NULL"), SRU_EINVAL;
     if ((unsigned)m->type > SRU_Q8)
         return sru__say(error, "no file is read into type %u", (size_t)m->type), SRU_EINVAL;
     status = sru__open(&file, bytes, size, error);
-    f = m->config;
-    if (!status && !f.input_size) status = sru__read_config(&file, &f);
+    to = *m;
+    to.weights = NULL;
+    if (!status && !f->input_size) status = sru__read_config(&file, f);
     if (!status && !prefix) {
         status = sru__find_prefix(&file, found);
         prefix = found;
@@ -5498,47 +5513,25 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     if (strlen(prefix) > SRU__PREFIX)
         return sru__say(error, "the prefix '%s' is longer than %u bytes", prefix,
                         (size_t)SRU__PREFIX), SRU_EFILE;
-    sru__tensor_name(name, prefix, 0, SRU__WEIGHT, "transform_module.");
-    if (f.arch != SRU_ARCH_SRUPP) f.arch = SRU_ARCH_SRU;
-    for (j = file; f.arch == SRU_ARCH_SRU && sru__next(&j, &e);)
-        if (!strncmp(e.name, name, strlen(name))) f.arch = SRU_ARCH_SRU3;
-    if (sru__check_config(&f, error)) return m->config.input_size ? SRU_EINVAL : SRU_EFILE;
-    status = sru__load_tensors(&file, prefix, &f, m->type, weights);
+    sru__say(name, "%srnn_lst.0.transform_module.", prefix);
+    if (f->arch != SRU_ARCH_SRUPP) f->arch = SRU_ARCH_SRU;
+    for (j = file; f->arch == SRU_ARCH_SRU && sru__next(&j, &e);)
+        if (sru__begins(e.name, name)) f->arch = SRU_ARCH_SRU3;
+    if (sru__check_config(f, error)) return m->config.input_size ? SRU_EINVAL : SRU_EFILE;
+
+    sru__start(&w, &to, prefix);
+    status = sru__check_names(&file, &w);
+    if (!status) status = sru__load_tensors(&file, &w, f);
+    if (!status && weights) {
+        to.weights = weights;
+        if (to.type != SRU_PLAIN)               /* between tensors too: the same bytes each time */
+            memset(weights, 0, sru__weight_bytes(f, to.type));
+        status = sru__load_tensors(&file, &w, f);
+    }
     if (status) return status;
-    m->config = f;
+    m->config = to.config;
     if (weights) m->weights = weights;
     return SRU_OK;
-}
-
-/* Tensor *index of a valid model; 0 past the last, and *index is then less by their number. */
-static int sru__tensor_at(sru_tensor *t, const sru_model *m, int *index)
-{
-    const sru_config *f = &m->config;
-    sru__layer y;
-    size_t rank;
-    int l, i;
-    for (l = 0; l < sru__layers(f); l++) {
-        sru__next_layer(&y, f, SRU_PLAIN, l);
-        for (i = 0; i < SRU__SLOTS; i++) {
-            const sru__slot *s = &y.slot[i];
-            if (!s->rows || (*index)-- > 0) continue;
-            sru__clear(t, sizeof *t);
-            sru__tensor_name(t->name, "", l, i, s->name);
-            sru__file_shape(s, t->shape, &rank);
-            if (rank == 1) t->shape[1] = 0;
-            t->data = m->weights ? (float *)(uintptr_t)((const char *)m->weights + s->at) : NULL;
-            t->interleave = s->interleave;
-            t->transpose = s->transpose;
-            return 1;
-        }
-    }
-    return 0;
-}
-
-SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
-{
-    return t && m && index >= 0 && m->type == SRU_PLAIN && !sru__check_config(&m->config, NULL)
-           && sru__tensor_at(t, m, &index);
 }
 
 #ifndef SRU_NO_STDIO
@@ -5695,30 +5688,6 @@ static void sru__put_fields(sru__writer *w, const sru_config *f, int beside)
     }
 }
 
-/* Tensor i of a file: those of the network, then scale_x of each layer, then the caller's. */
-static int sru__saved_tensor(sru_tensor *t, const sru_model *m, const char *prefix, int i,
-                             const sru_tensor *own, int n, float *scale)
-{
-    char name[SRU__NAME];
-    if (sru__tensor_at(t, m, &i)) {
-        memcpy(name, t->name, sizeof name);
-        sru__say(t->name, "%s%s", prefix, name);
-        return 1;
-    }
-    if (i < sru__layers(&m->config)) {
-        sru__clear(t, sizeof *t);
-        *scale = sru__layer_at(&m->config, SRU_PLAIN, i).scale_x;
-        sru__tensor_name(t->name, prefix, i, SRU__SLOTS, "scale_x");
-        t->shape[0] = 1;
-        t->data = scale;
-        return 1;
-    }
-    i -= sru__layers(&m->config);
-    if (i >= n) return 0;
-    *t = own[i];
-    return 1;
-}
-
 static size_t sru__tensor_count(const sru_tensor *t)
 {
     size_t count = 1, i;
@@ -5726,13 +5695,29 @@ static size_t sru__tensor_count(const sru_tensor *t)
     return count;
 }
 
+/* A tensor whose values begin *at bytes behind the header. */
+static void sru__put_entry(sru__writer *w, const sru_tensor *t, size_t *at)
+{
+    const size_t begin = *at;
+    char text[SRU_ERROR_SIZE];
+    size_t i;
+    *at += 4 * sru__tensor_count(t);
+    sru__put_text(w, ",\"");
+    sru__put_escaped(w, t->name);
+    sru__put_text(w, "\":{\"dtype\":\"F32\",\"shape\":[");
+    for (i = 0; i < sru__rank(t); i++) {
+        sru__say(text, i ? ",%u" : "%u", t->shape[i]);
+        sru__put_text(w, text);
+    }
+    sru__say(text, "],\"data_offsets\":[%u,%u]}", begin, *at);
+    sru__put_text(w, text);
+}
+
 static void sru__put_header(sru__writer *w, const sru_model *m, const char *prefix,
                             const sru_tensor *own, int n)
 {
-    char text[SRU_ERROR_SIZE];
-    sru_tensor t;
-    size_t at = 0, i;
-    float scale;
+    sru__walk net;
+    size_t at = 0;
     int k;
     sru__put_text(w, "{\"__metadata__\":{\"module\":\"SRU");
     if (m->config.arch == SRU_ARCH_SRUPP) sru__put_text(w, "pp");
@@ -5741,19 +5726,8 @@ static void sru__put_header(sru__writer *w, const sru_model *m, const char *pref
     sru__put_text(w, "}\"");
     sru__put_fields(w, &m->config, 1);
     sru__put_text(w, "}");
-    for (k = 0; sru__saved_tensor(&t, m, prefix, k, own, n, &scale); k++) {
-        const size_t bytes = 4 * sru__tensor_count(&t);
-        sru__put_text(w, ",\"");
-        sru__put_escaped(w, t.name);
-        sru__put_text(w, "\":{\"dtype\":\"F32\",\"shape\":[");
-        for (i = 0; i < sru__rank(&t); i++) {
-            sru__say(text, i ? ",%u" : "%u", t.shape[i]);
-            sru__put_text(w, text);
-        }
-        sru__say(text, "],\"data_offsets\":[%u,%u]}", at, at + bytes);
-        sru__put_text(w, text);
-        at += bytes;
-    }
+    for (sru__start(&net, m, prefix); sru__next_tensor(&net);) sru__put_entry(w, &net.t, &at);
+    for (k = 0; k < n; k++) sru__put_entry(w, &own[k], &at);
     sru__put_text(w, "}");
     while (w->n % 8) sru__put_text(w, " ");
 }
@@ -5762,7 +5736,7 @@ static void sru__put_header(sru__writer *w, const sru_model *m, const char *pref
    transposed one, columns; rows take turns among its matrices. */
 static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
 {
-    const size_t rows = sru__ordered_rows(t), cols = sru__tensor_count(t) / rows;
+    const size_t rows = sru__tensor_rows(t), cols = sru__tensor_count(t) / rows;
     const size_t matrices = t->interleave ? (size_t)t->interleave : 1, units = rows / matrices;
     const size_t across = t->transpose ? 1 : cols;          /* columns at a time */
     unsigned char buffer[4096];
@@ -5805,11 +5779,11 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 {
     static const char ending[] = ".sru_save";   /* which nobody else's file has */
     sru__writer w;
+    sru__walk net;
     sru_tensor t;
     unsigned char length[8];
     char *beside;
     size_t i, total = 0;
-    float scale;
     int k, saved = errno;
     if (error) error[0] = 0;
     if (!prefix) prefix = "";
@@ -5829,10 +5803,10 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
             return sru__say(error, "sru_save: own tensor %u has no name, no data, or is too large",
                             (size_t)k), SRU_EINVAL;
         total += sru__tensor_count(&t);         /* of all, for where they lie in the file */
-        if (!strncmp(t.name, prefix, strlen(prefix)))
+        if (sru__begins(t.name, prefix))
             return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's "
                             "prefix: give the network another", t.name, prefix), SRU_EINVAL;
-        if (!sru__ordered_rows(&t))
+        if (!sru__tensor_rows(&t))
             return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t.name),
                    SRU_EINVAL;
         for (i = 0; i < (size_t)k; i++)
@@ -5859,8 +5833,9 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     } else {
         sru__put(&w, length, 8);
         sru__put_header(&w, m, prefix, own, n);
-        for (k = 0; sru__saved_tensor(&t, m, prefix, k, own, n, &scale) && !w.failed; k++)
-            sru__put_tensor(&w, &t);
+        for (sru__start(&net, m, prefix); sru__next_tensor(&net) && !w.failed;)
+            sru__put_tensor(&w, &net.t);
+        for (k = 0; k < n && !w.failed; k++) sru__put_tensor(&w, &own[k]);
         if (fflush(w.f)) w.failed = 1;
         if (fclose(w.f)) w.failed = 1;
         if (w.failed || sru__replace(beside, path)) {
