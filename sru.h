@@ -5611,13 +5611,12 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
 typedef struct sru__writer {
     FILE *f;                        /* NULL: only counts */
     size_t n;                       /* bytes so far */
-    int failed;
 } sru__writer;
 
 static void sru__put(sru__writer *w, const void *bytes, size_t n)
 {
     w->n += n;
-    if (w->f && !w->failed && n && fwrite(bytes, 1, n, w->f) != n) w->failed = 1;
+    if (w->f && !ferror(w->f)) fwrite(bytes, 1, n, w->f);
 }
 
 static void sru__put_text(sru__writer *w, const char *text) { sru__put(w, text, strlen(text)); }
@@ -5774,17 +5773,41 @@ static int sru__replace(const char *from, const char *to)
 static int sru__replace(const char *from, const char *to) { return rename(from, to); }
 #endif
 
+static sru_status sru__check_own(const sru_tensor *own, int n, const char *prefix, char *error)
+{
+    size_t total = 0;               /* of all, for where they lie in the file */
+    int k, i;
+    for (k = 0; k < n; k++) {
+        const sru_tensor *t = &own[k];
+        if (!memchr(t->name, 0, sizeof t->name) || !t->name[0] || !t->data
+            || sru__tensor_count(t) > SIZE_MAX / 8 - total || !strcmp(t->name, "__metadata__"))
+            return sru__say(error, "sru_save: own tensor %u has no name, no data, or is too large",
+                            (size_t)k), SRU_EINVAL;
+        total += sru__tensor_count(t);
+        if (sru__begins(t->name, prefix))
+            return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's "
+                            "prefix: give the network another", t->name, prefix), SRU_EINVAL;
+        if (!sru__tensor_rows(t))
+            return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t->name),
+                   SRU_EINVAL;
+        for (i = 0; i < k; i++)
+            if (!strcmp(own[i].name, t->name))
+                return sru__say(error, "sru_save: there are two tensors '%s'", t->name), SRU_EINVAL;
+    }
+    return SRU_OK;
+}
+
 SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *prefix,
                            const sru_tensor *own, int n, char *error)
 {
     static const char ending[] = ".sru_save";   /* which nobody else's file has */
     sru__writer w;
     sru__walk net;
-    sru_tensor t;
     unsigned char length[8];
     char *beside;
-    size_t i, total = 0;
+    size_t i;
     int k, saved = errno;
+    sru_status status = SRU_OK;
     if (error) error[0] = 0;
     if (!prefix) prefix = "";
     if (!path || !m || !m->weights || n < 0 || (n && !own))
@@ -5796,23 +5819,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
         || (prefix[0] && prefix[strlen(prefix) - 1] != '.'))
         return sru__say(error, "sru_save: the prefix '%s' is longer than %u bytes, has 'rnn_lst.' "
                         "in it, or does not end with '.'", prefix, (size_t)SRU__PREFIX), SRU_EINVAL;
-    for (k = 0; k < n; k++) {
-        t = own[k];
-        if (!memchr(t.name, 0, sizeof t.name) || !t.name[0] || !t.data
-            || sru__tensor_count(&t) > SIZE_MAX / 8 - total || !strcmp(t.name, "__metadata__"))
-            return sru__say(error, "sru_save: own tensor %u has no name, no data, or is too large",
-                            (size_t)k), SRU_EINVAL;
-        total += sru__tensor_count(&t);         /* of all, for where they lie in the file */
-        if (sru__begins(t.name, prefix))
-            return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's "
-                            "prefix: give the network another", t.name, prefix), SRU_EINVAL;
-        if (!sru__tensor_rows(&t))
-            return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t.name),
-                   SRU_EINVAL;
-        for (i = 0; i < (size_t)k; i++)
-            if (!strcmp(own[i].name, t.name))
-                return sru__say(error, "sru_save: there are two tensors '%s'", t.name), SRU_EINVAL;
-    }
+    if (sru__check_own(own, n, prefix, error)) return SRU_EINVAL;
 
     sru__clear(&w, sizeof w);
     sru__put_header(&w, m, prefix, own, n);
@@ -5829,25 +5836,24 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     w.f = fopen(beside, "wb");
     if (!w.f) {
         sru__say(error, "cannot write '%s': %s", beside, strerror(errno));
-        w.failed = 1;
+        status = SRU_EFILE;
     } else {
         sru__put(&w, length, 8);
         sru__put_header(&w, m, prefix, own, n);
-        for (sru__start(&net, m, prefix); sru__next_tensor(&net) && !w.failed;)
+        for (sru__start(&net, m, prefix); sru__next_tensor(&net) && !ferror(w.f);)
             sru__put_tensor(&w, &net.t);
-        for (k = 0; k < n && !w.failed; k++) sru__put_tensor(&w, &own[k]);
-        if (fflush(w.f)) w.failed = 1;
-        if (fclose(w.f)) w.failed = 1;
-        if (w.failed || sru__replace(beside, path)) {
+        for (k = 0; k < n && !ferror(w.f); k++) sru__put_tensor(&w, &own[k]);
+        if (fflush(w.f) || ferror(w.f)) status = SRU_EFILE;
+        if (fclose(w.f)) status = SRU_EFILE;
+        if (status || sru__replace(beside, path)) {
             sru__say(error, "cannot write '%s': %s", path, strerror(errno));
             remove(beside);
-            w.failed = 1;
+            status = SRU_EFILE;
         }
     }
     SRU_FREE(beside);
-    if (w.failed) return SRU_EFILE;
-    errno = saved;
-    return SRU_OK;
+    if (!status) errno = saved;
+    return status;
 }
 #endif
 
