@@ -4777,19 +4777,27 @@ static int sru__expected(sru__json *j, const char *what)
     return 0;
 }
 
-static int sru__peek(sru__json *j)
-{
-    while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r'))
-        j->p++;
-    return j->p < j->end ? (unsigned char)*j->p : -1;
-}
+/* The next character, -1 at the end; whether it is a digit; whether it was c, and is passed. */
+static int sru__at(const sru__json *j) { return j->p < j->end ? (unsigned char)*j->p : -1; }
 
-static int sru__accept(sru__json *j, char c)
+static int sru__digit(const sru__json *j) { return sru__at(j) >= '0' && sru__at(j) <= '9'; }
+
+static int sru__pass(sru__json *j, char c)
 {
-    if (j->bad || sru__peek(j) != c) return 0;
+    if (j->bad || sru__at(j) != c) return 0;
     j->p++;
     return 1;
 }
+
+/* The same behind spaces. */
+static int sru__peek(sru__json *j)
+{
+    while (sru__at(j) == ' ' || sru__at(j) == '\t' || sru__at(j) == '\n' || sru__at(j) == '\r')
+        j->p++;
+    return sru__at(j);
+}
+
+static int sru__accept(sru__json *j, char c) { return sru__peek(j), sru__pass(j, c); }
 
 static int sru__expect(sru__json *j, char c)
 {
@@ -4797,55 +4805,53 @@ static int sru__expect(sru__json *j, char c)
     return sru__accept(j, c) || sru__expected(j, what);
 }
 
-static int sru__hex4(sru__json *j, uint32_t *code)
+static int sru__hex4(sru__json *j)
 {
-    int i;
-    *code = 0;
-    for (i = 0; i < 4; i++) {
-        const int c = j->p < j->end ? *j->p : 0;
-        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
+    int code = 0, i;
+    for (i = 0; i < 4; i++, j->p++) {
+        const int c = sru__at(j);
+        const int digit = sru__digit(j) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
                         : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
         if (digit < 0) return sru__expected(j, "four hexadecimal digits");
-        *code = *code << 4 | (uint32_t)digit;
-        j->p++;
+        code = code << 4 | digit;
     }
-    return 1;
+    return code;
+}
+
+/* The character that an escape, behind its backslash, stands for; 0 at a fault. */
+static int sru__escape(sru__json *j)
+{
+    static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    const char *e = sru__at(j) > 0 ? strchr(escapes, *j->p) : NULL;
+    int code, low = 0;
+    if (e) return j->p++, meant[e - escapes];
+    if (!sru__pass(j, 'u')) return sru__expected(j, "an escape");
+    code = sru__hex4(j);
+    if (code >= 0xd800 && code < 0xdc00) {
+        if (sru__pass(j, '\\') && sru__pass(j, 'u')) low = sru__hex4(j);
+        if (low < 0xdc00 || low > 0xdfff)
+            return sru__expected(j, "the second half of a surrogate pair");
+        return 0x10000 + ((code - 0xd800) << 10 | (low - 0xdc00));
+    }
+    if (!code || (code >= 0xdc00 && code < 0xe000)) return sru__expected(j, "a character");
+    return code;
 }
 
 /* A string, decoded, into text; what is more than size-1 bytes is cut. */
 static int sru__string(sru__json *j, char *text, size_t size)
 {
-    static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     size_t n = 0, i;
     if (!sru__accept(j, '"')) return sru__expected(j, "a string");
     while (j->p < j->end && *j->p != '"') {
-        uint32_t code = (unsigned char)*j->p++, low;
-        char bytes[4];
+        char bytes[4] = { *j->p++ };
         size_t count = 1;
-        bytes[0] = (char)code;
-        if (code < 32) return sru__expected(j, "no control character");
-        if (code == '\\') {
-            const char *e = j->p < j->end && *j->p ? strchr(escapes, *j->p) : NULL;
-            if (e) {
-                bytes[0] = meant[e - escapes];
-                j->p++;
-            } else {
-                if (j->p >= j->end || *j->p++ != 'u') return sru__expected(j, "an escape");
-                if (!sru__hex4(j, &code)) return 0;
-                if (code >= 0xd800 && code < 0xdc00) {
-                    if (j->end - j->p < 2 || *j->p++ != '\\' || *j->p++ != 'u'
-                        || !sru__hex4(j, &low) || low < 0xdc00 || low > 0xdfff)
-                        return sru__expected(j, "the second half of a surrogate pair");
-                    code = 0x10000 + ((code - 0xd800) << 10 | (low - 0xdc00));
-                } else if ((code >= 0xdc00 && code < 0xe000) || !code) {
-                    return sru__expected(j, "a character");
-                }
-                count = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-                bytes[0] = (char)(count == 1 ? code : (0xf00u >> count & 0xff)
-                                                      | code >> 6 * (count - 1));
-                for (i = 1; i < count; i++)
-                    bytes[i] = (char)(0x80 | (code >> 6 * (count - 1 - i) & 63));
-            }
+        if ((unsigned char)bytes[0] < 32) return sru__expected(j, "no control character");
+        if (bytes[0] == '\\') {        /* as UTF-8 */
+            int code = sru__escape(j);
+            if (!code) return 0;
+            count = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+            for (i = count - 1; i > 0; i--, code >>= 6) bytes[i] = (char)(0x80 | (code & 63));
+            bytes[0] = (char)((count > 1 ? 0xf00 >> count & 0xff : 0) | code);
         }
         for (i = 0; i < count; i++)     /* not whole characters: what is cut fills its room */
             if (n + 1 < size) text[n++] = bytes[i];
@@ -4866,17 +4872,16 @@ static int sru__member(sru__json *j, int n, char *key, size_t size)
 /* A whole number without sign that fits a size_t. */
 static int sru__whole(sru__json *j, size_t *value)
 {
-    const int first = sru__peek(j);
+    const int zero = sru__accept(j, '0');
     size_t x = 0;
-    if (first < '0' || first > '9') return sru__expected(j, "a whole number");
-    if (first == '0' && j->end - j->p > 1 && j->p[1] >= '0' && j->p[1] <= '9')
-        return sru__expected(j, "a number without leading zeros");
-    for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++) {
+    if (zero && sru__digit(j)) return sru__expected(j, "a number without leading zeros");
+    if (!zero && !sru__digit(j)) return sru__expected(j, "a whole number");
+    for (; sru__digit(j); j->p++) {
         const size_t digit = (size_t)(*j->p - '0');
         if (x > (SIZE_MAX - digit) / 10) return sru__expected(j, "a smaller number");
         x = x * 10 + digit;
     }
-    if (j->p < j->end && (*j->p == '.' || *j->p == 'e' || *j->p == 'E'))
+    if (sru__at(j) == '.' || sru__at(j) == 'e' || sru__at(j) == 'E')
         return sru__expected(j, "a whole number");
     *value = x;
     return 1;
@@ -4903,7 +4908,7 @@ static int sru__list(sru__json *j, size_t *values, size_t most, size_t *count, s
 static int sru__digits(sru__json *j, double *x)
 {
     int n = 0;
-    for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++, n++) *x = *x * 10 + (*j->p - '0');
+    for (; sru__digit(j); j->p++, n++) *x = *x * 10 + (*j->p - '0');
     return n;
 }
 
@@ -4917,14 +4922,13 @@ static int sru__number(sru__json *j, double *value)
     const int digits = sru__digits(j, &x);
     if (!digits || digits > 300 || (digits > 1 && *first == '0'))
         return sru__expected(j, "a number");
-    if (j->p < j->end && *j->p == '.') {
-        j->p++;
+    if (sru__pass(j, '.')) {
         power = -sru__digits(j, &x);
         if (!power || power < -300) return sru__expected(j, "a number");
     }
-    if (j->p < j->end && (*j->p == 'e' || *j->p == 'E')) {
-        j->p++;
-        if (j->p < j->end && (*j->p == '-' || *j->p == '+')) minus = *j->p++ == '-';
+    if (sru__pass(j, 'e') || sru__pass(j, 'E')) {
+        minus = sru__pass(j, '-');
+        if (!minus) sru__pass(j, '+');
         if (!sru__digits(j, &e)) return sru__expected(j, "a number");
         if (e > 1000) e = 1000;
         power += minus ? -(int)e : (int)e;
