@@ -5169,53 +5169,48 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
 
 /* ---- the configuration ----------------------------------------------------------------------- */
 
-/* The arguments of the reference's SRU (1), of its SRUpp (2), of both (3), and what stands beside
-   config where it is no argument, so that SRU(**config) works (4): i whole number, e the same where
-   l is not given, l the same or -1, b Boolean, n Boolean negated here, f number or null, p
-   projection size or list of them, - without effect on results, 0 only null is understood. */
-static const struct { const char *name; char of, kind; size_t at; } sru__fields[] = {
-    { "input_size",                 3, 'i', offsetof(sru_config, input_size) },
-    { "hidden_size",                3, 'i', offsetof(sru_config, hidden_size) },
-    { "projection_size",            1, 'p', 0 },
-    { "proj_size",                  2, 'p', 0 },
-    { "num_layers",                 3, 'i', offsetof(sru_config, num_layers) },
-    { "dropout",                    3, 'f', offsetof(sru_config, dropout) },
-    { "rnn_dropout",                5, 'f', offsetof(sru_config, rnn_dropout) },
-    { "layer_dropout",              4, 'f', offsetof(sru_config, layer_dropout) },
-    { "attn_dropout",               2, 'f', offsetof(sru_config, attn_dropout) },
-    { "num_heads",                  2, 'i', offsetof(sru_config, num_heads) },
-    { "bidirectional",              3, 'b', offsetof(sru_config, bidirectional) },
-    { "use_tanh",                   5, 'b', offsetof(sru_config, use_tanh) },
-    { "layer_norm",                 3, 'b', offsetof(sru_config, layer_norm) },
-    { "normalize_after",            3, 'b', offsetof(sru_config, normalize_after) },
-    { "attn_layer_norm",            2, 'n', offsetof(sru_config, no_attn_layer_norm) },
-    { "highway_bias",               3, 'f', offsetof(sru_config, highway_bias) },
-    { "attention_every_n_layers",   2, 'e', offsetof(sru_config, attention_every_n_layers) },
-    { "attention_last_n_layers",    2, 'l', offsetof(sru_config, attention_last_n_layers) },
-    { "has_skip_term",              5, 'n', offsetof(sru_config, no_skip_term) },
-    { "rescale",                    3, 'b', offsetof(sru_config, rescale) },
-    { "scale_x",                    4, 'f', offsetof(sru_config, scale_x) },
-    { "v1",                         5, 'b', offsetof(sru_config, v1) },
-    { "causal",                     4, 'b', offsetof(sru_config, causal) },
-    { "window",                     4, 'i', offsetof(sru_config, window) },
-    { "nn_rnn_compatible_return",   3, 'b', offsetof(sru_config, nn_rnn_compatible_return) },
-    { "proj_input_to_hidden_first", 3, 'b', offsetof(sru_config, proj_input_to_hidden_first) },
-    { "weight_c_init",              3, 'f', offsetof(sru_config, weight_c_init) },
-    { "amp_recurrence_fp16",        1, '-', 0 },
-    { "custom_m",                   1, '0', 0 },
-    { "transform_module",           1, '0', 0 }
+/* What config and the metadata beside it may have. `in` tells where, for SRU and for SRUpp: c, in
+   config, as an argument of the reference; b, beside it, for it is no argument there and
+   SRU(**config) should work; -, nowhere. kind: i whole number, l the same or -1, b Boolean, n
+   Boolean negated here, f number or null, p projection size or list of them, - without effect on
+   results, 0 only null is understood. */
+static const struct { const char *name, *in; char kind; size_t at; } sru__fields[] = {
+    { "input_size",                 "cc", 'i', offsetof(sru_config, input_size) },
+    { "hidden_size",                "cc", 'i', offsetof(sru_config, hidden_size) },
+    { "projection_size",            "c-", 'p', 0 },
+    { "proj_size",                  "-c", 'p', 0 },
+    { "num_layers",                 "cc", 'i', offsetof(sru_config, num_layers) },
+    { "dropout",                    "cc", 'f', offsetof(sru_config, dropout) },
+    { "rnn_dropout",                "cb", 'f', offsetof(sru_config, rnn_dropout) },
+    { "layer_dropout",              "bb", 'f', offsetof(sru_config, layer_dropout) },
+    { "attn_dropout",               "-c", 'f', offsetof(sru_config, attn_dropout) },
+    { "num_heads",                  "-c", 'i', offsetof(sru_config, num_heads) },
+    { "bidirectional",              "cc", 'b', offsetof(sru_config, bidirectional) },
+    { "use_tanh",                   "cb", 'b', offsetof(sru_config, use_tanh) },
+    { "layer_norm",                 "cc", 'b', offsetof(sru_config, layer_norm) },
+    { "normalize_after",            "cc", 'b', offsetof(sru_config, normalize_after) },
+    { "attn_layer_norm",            "-c", 'n', offsetof(sru_config, no_attn_layer_norm) },
+    { "highway_bias",               "cc", 'f', offsetof(sru_config, highway_bias) },
+    { "attention_every_n_layers",   "-c", 'i', offsetof(sru_config, attention_every_n_layers) },
+    { "attention_last_n_layers",    "-c", 'l', offsetof(sru_config, attention_last_n_layers) },
+    { "has_skip_term",              "cb", 'n', offsetof(sru_config, no_skip_term) },
+    { "rescale",                    "cc", 'b', offsetof(sru_config, rescale) },
+    { "scale_x",                    "bb", 'f', offsetof(sru_config, scale_x) },
+    { "v1",                         "cb", 'b', offsetof(sru_config, v1) },
+    { "causal",                     "bb", 'b', offsetof(sru_config, causal) },
+    { "window",                     "bb", 'i', offsetof(sru_config, window) },
+    { "nn_rnn_compatible_return",   "cc", 'b', offsetof(sru_config, nn_rnn_compatible_return) },
+    { "proj_input_to_hidden_first", "cc", 'b', offsetof(sru_config, proj_input_to_hidden_first) },
+    { "weight_c_init",              "cc", 'f', offsetof(sru_config, weight_c_init) },
+    { "amp_recurrence_fp16",        "c-", '-', 0 },
+    { "custom_m",                   "c-", '0', 0 },
+    { "transform_module",           "c-", '0', 0 }
 };
 enum { SRU__FIELDS = sizeof sru__fields / sizeof *sru__fields };
 
-/* Whether a field is an argument of the reference, in config; or stands beside it. */
-static int sru__in_config(const sru_config *f, size_t field)
+static char sru__place(const sru_config *f, size_t field)
 {
-    return sru__fields[field].of & (f->arch == SRU_ARCH_SRUPP ? 2 : 1);
-}
-
-static int sru__beside(const sru_config *f, size_t field)
-{
-    return !sru__in_config(f, field) && (sru__fields[field].of & 4);
+    return sru__fields[field].in[f->arch == SRU_ARCH_SRUPP];
 }
 
 static int sru__int(sru__json *j, int *value)
@@ -5233,22 +5228,21 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
     void *const to = (char *)f + sru__fields[field].at;
     int value = 0, negative;
     double number = 0;
-    float single;
     if (strchr("bn-", kind)) {
         if (sru__word(j, "true") || sru__word(j, "1")) value = 1;
         else if (!sru__word(j, "false") && !sru__word(j, "0") && !sru__word(j, "null"))
             return sru__expected(j, "true or false");
         value ^= kind == 'n';
-        if (kind != '-') memcpy(to, &value, sizeof value);
+        if (kind != '-') *(int *)to = value;
         return 1;
     }
     if (sru__word(j, "null")) return 1;
     switch (kind) {
-    case 'i': case 'e': case 'l':           /* of l -1 is the default, here 0; 0 and less are -1 */
+    case 'i': case 'l':                     /* of l -1 is the default, here 0; 0 and less are -1 */
         negative = kind == 'l' && sru__accept(j, '-');
         if (!sru__int(j, &value)) return 0;
         if (kind == 'l' && (negative || !value)) value = negative && value == 1 ? 0 : -1;
-        memcpy(to, &value, sizeof value);
+        *(int *)to = value;
         return 1;
     case 'p':
         if (!sru__accept(j, '[')) return sru__int(j, &f->projection_size);
@@ -5261,8 +5255,7 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
     case 'f':
         if (!sru__number(j, &number)) return 0;
         if (!(number > -1e38 && number < 1e38)) return sru__expected(j, "a smaller number");
-        single = (float)number;
-        memcpy(to, &single, sizeof single);
+        *(float *)to = (float)number;
         return 1;
     default:
         return sru__expected(j, "null, as a module cannot be read from a file,");
@@ -5289,7 +5282,7 @@ static sru_status sru__read_config(const sru__json *file, sru_config *f)
                         text), SRU_EFILE;
     }
     for (i = 0; i < SRU__FIELDS; i++) {
-        if (!sru__beside(f, i)) continue;
+        if (sru__place(f, i) != 'b') continue;
         if (sru__metadata(file, sru__fields[i].name, text)) return SRU_EFILE;
         if (!text[0]) continue;
         sru__say(what, "the metadata's %s is not understood", sru__fields[i].name);
@@ -5304,7 +5297,7 @@ static sru_status sru__read_config(const sru__json *file, sru_config *f)
                      file->error);
     for (n = 0; sru__member(&j, n, name, sizeof name); n++) {
         for (i = 0; i < SRU__FIELDS && strcmp(name, sru__fields[i].name); i++) { }
-        if (i == SRU__FIELDS || !sru__in_config(f, i))
+        if (i == SRU__FIELDS || sru__place(f, i) != 'c')
             return sru__say(file->error, "the config has the argument '%s', which is unknown",
                             name), SRU_EFILE;
         sru__say(what, "the config's %s is not understood", name);
@@ -5652,36 +5645,41 @@ static void sru__number_text(char text[32], float x)
     memmove(point, rest, strlen(rest) + 1);
 }
 
-/* The fields that do not have their defaults: in config, which is JSON in a string of JSON, or
-   beside it. */
-static void sru__put_fields(sru__writer *w, const sru_config *f, int beside)
+/* The value of a field, as it is written in its place; "" for a default. */
+static void sru__field_text(char text[16 * SRU_MAX_LAYERS], const sru_config *f, size_t field)
 {
+    const void *const at = (const char *)f + sru__fields[field].at;
+    const char kind = sru__fields[field].kind, place = sru__place(f, field);
+    const int whole = strchr("ilbn", kind) ? *(const int *)at : 0, L = sru__layers(f);
+    int l = 1;
+    text[0] = 0;
+    if (kind == 'f') {
+        if (*(const float *)at != 0 || (f->arch == SRU_ARCH_SRUPP && at == &f->highway_bias))
+            sru__number_text(text, *(const float *)at);
+    } else if (kind == 'p') {
+        while (l < L && sru__projection(f, l) == sru__projection(f, 0)) l++;
+        if (l == L && sru__projection(f, 0)) sru__say(text, "%u", sru__projection(f, 0));
+        if (l == L) return;
+        for (l = 0; l < L; l++)
+            sru__say(text + strlen(text), l ? ", %u" : "[%u", sru__projection(f, l));
+        sru__say(text + strlen(text), "]");
+    } else if (!whole || (at == &f->attention_every_n_layers && f->attention_last_n_layers)) {
+        return;                         /* the one does not count where the other does */
+    } else if (strchr("bn", kind)) {
+        sru__say(text, place == 'b' ? "%u" : kind == 'b' ? "true" : "false", (size_t)(kind == 'b'));
+    } else {
+        sru__say(text, "%u", (size_t)(whole < 0 ? 0 : whole));
+    }
+}
+
+/* The fields of a place: of config, which is JSON in a string of JSON, or beside it. */
+static void sru__put_fields(sru__writer *w, const sru_config *f, char place)
+{
+    const int beside = place == 'b';
     size_t i, n = 0;
-    int l, differ = 0;
-    for (l = 1; l < sru__layers(f); l++) differ |= sru__projection(f, l) != sru__projection(f, 0);
     for (i = 0; i < SRU__FIELDS; i++) {
-        const char kind = sru__fields[i].kind;
         char text[16 * SRU_MAX_LAYERS] = "";
-        int whole;
-        float single;
-        if (!(beside ? sru__beside(f, i) : sru__in_config(f, i))) continue;
-        memcpy(&whole, (const char *)f + sru__fields[i].at, sizeof whole);
-        memcpy(&single, (const char *)f + sru__fields[i].at, sizeof single);
-        if (kind == 'p') whole = (int)sru__projection(f, 0);
-        if (kind == 'e' && f->attention_last_n_layers) whole = 0;   /* it does not count then */
-        if (kind == 'p' && differ) {
-            for (l = 0; l < sru__layers(f); l++)
-                sru__say(text + strlen(text), l ? ", %u" : "[%u", sru__projection(f, l));
-            sru__say(text + strlen(text), "]");
-        } else if (strchr("ielp", kind) && whole) {
-            sru__say(text, "%u", whole < 0 ? (size_t)0 : (size_t)whole);
-        } else if (strchr("bn", kind) && whole) {
-            sru__say(text, beside ? "%u" : kind == 'b' ? "true" : "false", (size_t)(kind == 'b'));
-        } else if (kind == 'f' && (single != 0 || (f->arch == SRU_ARCH_SRUPP
-                                                   && !strcmp(sru__fields[i].name,
-                                                              "highway_bias")))) {
-            sru__number_text(text, single);
-        }
+        if (sru__place(f, i) == place) sru__field_text(text, f, i);
         if (!text[0]) continue;
         sru__put_text(w, beside ? ",\"" : n++ ? ", \\\"" : "\\\"");
         sru__put_text(w, sru__fields[i].name);
@@ -5725,9 +5723,9 @@ static void sru__put_header(sru__writer *w, const sru_model *m, const char *pref
     sru__put_text(w, "{\"__metadata__\":{\"module\":\"SRU");
     if (m->config.arch == SRU_ARCH_SRUPP) sru__put_text(w, "pp");
     sru__put_text(w, "\",\"config\":\"{");
-    sru__put_fields(w, &m->config, 0);
+    sru__put_fields(w, &m->config, 'c');
     sru__put_text(w, "}\"");
-    sru__put_fields(w, &m->config, 1);
+    sru__put_fields(w, &m->config, 'b');
     sru__put_text(w, "}");
     for (sru__start(&net, m, prefix); sru__next_tensor(&net);) sru__put_entry(w, &net.t, &at);
     for (k = 0; k < n; k++) sru__put_entry(w, &own[k], &at);
