@@ -4968,8 +4968,8 @@ static int sru__read_metadata(sru__json *j, const char *wanted, char *text)
 static int sru__next(sru__json *j, sru__entry *e)
 {
     char key[SRU__NAME + 1];
-    size_t offsets[2], count, i;
-    int n, seen = 0;
+    size_t offsets[2], n_offsets, product;
+    int n, seen = 0;        /* bits: dtype, shape, data_offsets */
     for (;;) {
         if (!sru__member(j, j->p != j->start, e->name, sizeof e->name)) {
             if (sru__peek(j) != -1) sru__expected(j, "the end of the header");
@@ -4983,24 +4983,19 @@ static int sru__next(sru__json *j, sru__entry *e)
     }
     if (!e->name[0]) return sru__expected(j, "a tensor's name");
     for (n = 0; seen != 7 && sru__member(j, n, key, sizeof key); n++) {
-        if (!strcmp(key, "dtype") && !(seen & 1)) {
-            seen |= 1;
-            if (!sru__string(j, e->type, sizeof e->type)) return 0;
-            for (i = 0; i < SRU__DTYPES && strcmp(e->type, sru__dtypes[i].name); i++) { }
-            e->dtype = (int)i;
-        } else if (!strcmp(key, "shape") && !(seen & 2)) {
-            seen |= 2;
-            if (!sru__list(j, e->shape, SRU__RANK, &e->rank, &e->count)) return 0;
-        } else if (!strcmp(key, "data_offsets") && !(seen & 4)) {
-            seen |= 4;
-            if (!sru__list(j, offsets, 2, &count, &i)) return 0;
-            if (count != 2) return sru__expected(j, "two data_offsets");
-        } else {
-            break;
-        }
+        const int bit = !strcmp(key, "dtype") ? 1 : !strcmp(key, "shape") ? 2
+                      : !strcmp(key, "data_offsets") ? 4 : 0;
+        if (!bit || seen & bit) break;
+        seen |= bit;
+        if (bit == 1 && !sru__string(j, e->type, sizeof e->type)) return 0;
+        if (bit == 2 && !sru__list(j, e->shape, SRU__RANK, &e->rank, &e->count)) return 0;
+        if (bit == 4 && !sru__list(j, offsets, 2, &n_offsets, &product)) return 0;
+        if (bit == 4 && n_offsets != 2) return sru__expected(j, "two data_offsets");
     }
     if (seen != 7) return sru__expected(j, "dtype, shape and data_offsets, each once");
     if (!sru__expect(j, '}')) return 0;
+    for (e->dtype = 0; e->dtype < SRU__DTYPES; e->dtype++)
+        if (!strcmp(e->type, sru__dtypes[e->dtype].name)) break;
     e->begin = offsets[0];
     e->end = offsets[1];
     if (e->begin > e->end || e->end > j->data_size) {
@@ -5576,31 +5571,26 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
 
 SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
 {
-    sru_model m, *result = NULL;
+    sru_model m;
     size_t size = 0, need;
     void *file = sru_read_file(path, &size, error);
-    char *block, *weights;
+    char *block = NULL, *weights;
     if (!file) return NULL;
     sru__clear(&m, sizeof m);
     m.type = type;
     if (!sru_load_bytes(&m, NULL, file, size, NULL, error)) {
         need = sru__weight_bytes(&m.config, type);
         block = (char *)SRU_MALLOC(sizeof m + 63 + need);
-        if (!block) {
-            sru__say(error, "no memory for %u bytes of weights", need);
-        } else {
-            weights = block + sizeof m;
-            weights += (64 - (uintptr_t)weights % 64) % 64;
-            if (sru_load_bytes(&m, weights, file, size, NULL, error)) {
-                SRU_FREE(block);
-            } else {
-                memcpy(block, &m, sizeof m);
-                result = (sru_model *)(void *)block;
-            }
-        }
+        if (!block) sru__say(error, "no memory for %u bytes of weights", need);
+    }
+    if (block) {                        /* what was checked loads */
+        weights = block + sizeof m;
+        weights += (64 - (uintptr_t)weights % 64) % 64;
+        sru_load_bytes(&m, weights, file, size, NULL, error);
+        memcpy(block, &m, sizeof m);
     }
     SRU_FREE(file);
-    return result;
+    return (sru_model *)(void *)block;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
