@@ -4912,8 +4912,8 @@ static int sru__digits(sru__json *j, double *x)
     return n;
 }
 
-/* A number, which may have a sign, a fraction and an exponent. */
-static int sru__number(sru__json *j, double *value)
+/* A number of a float's range, which may have a sign, a fraction and an exponent. */
+static int sru__number(sru__json *j, float *value)
 {
     const int negative = sru__accept(j, '-');
     const char *const first = j->p;
@@ -4933,11 +4933,11 @@ static int sru__number(sru__json *j, double *value)
         if (e > 1000) e = 1000;
         power += minus ? -(int)e : (int)e;
     }
-    for (; power > 0 && x != 0 && x < 1e300; power--) x *= 10;
-    if (power > 0 && x != 0) return sru__expected(j, "a smaller number");
+    for (; power > 0 && x < 1e38; power--) x *= 10;
     for (; power < 0 && by < 1e300; power++) by *= 10;      /* one division is the most exact */
     x = power < 0 ? 0 : x / by;
-    *value = negative ? -x : x;
+    if (!(x < 1e38)) return sru__expected(j, "a smaller number");
+    *value = (float)(negative ? -x : x);
     return 1;
 }
 
@@ -5222,7 +5222,6 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
     const char kind = sru__fields[field].kind;
     void *const to = (char *)f + sru__fields[field].at;
     int value = 0, negative;
-    double number = 0;
     if (strchr("bn-", kind)) {
         if (sru__word(j, "true") || sru__word(j, "1")) value = 1;
         else if (!sru__word(j, "false") && !sru__word(j, "0") && !sru__word(j, "null"))
@@ -5248,10 +5247,7 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
         } while (sru__accept(j, ','));
         return sru__expect(j, ']');
     case 'f':
-        if (!sru__number(j, &number)) return 0;
-        if (!(number > -1e38 && number < 1e38)) return sru__expected(j, "a smaller number");
-        *(float *)to = (float)number;
-        return 1;
+        return sru__number(j, (float *)to);
     default:
         return sru__expected(j, "null, as a module cannot be read from a file,");
     }
