@@ -4846,7 +4846,7 @@ static int sru__string(sru__json *j, char *text, size_t size)
         char bytes[4] = { *j->p++ };
         size_t count = 1;
         if ((unsigned char)bytes[0] < 32) return sru__expected(j, "no control character");
-        if (bytes[0] == '\\') {        /* as UTF-8 */
+        if (bytes[0] == '\\') {         /* as UTF-8 */
             int code = sru__escape(j);
             if (!code) return 0;
             count = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
@@ -4964,23 +4964,12 @@ static int sru__read_metadata(sru__json *j, const char *wanted, char *text)
     return !j->bad;
 }
 
-/* 1 and the next tensor of the header; 0 at its end or, with j->bad, at a fault. */
-static int sru__next(sru__json *j, sru__entry *e)
+/* What is told of the tensor e->name. */
+static int sru__read_entry(sru__json *j, sru__entry *e)
 {
     char key[SRU__NAME + 1];
     size_t offsets[2], n_offsets, product;
-    int n, seen = 0;        /* bits: dtype, shape, data_offsets */
-    for (;;) {
-        if (!sru__member(j, j->p != j->start, e->name, sizeof e->name)) {
-            if (sru__peek(j) != -1) sru__expected(j, "the end of the header");
-            return 0;
-        }
-        if (strcmp(e->name, "__metadata__")) break;
-        if (j->metadata && j->metadata != j->p)
-            return sru__expected(j, "no second __metadata__");
-        j->metadata = j->p;
-        sru__read_metadata(j, NULL, NULL);
-    }
+    int n, seen = 0;                /* bits: dtype, shape, data_offsets */
     if (!e->name[0]) return sru__expected(j, "a tensor's name");
     for (n = 0; seen != 7 && sru__member(j, n, key, sizeof key); n++) {
         const int bit = !strcmp(key, "dtype") ? 1 : !strcmp(key, "shape") ? 2
@@ -5011,6 +5000,20 @@ static int sru__next(sru__json *j, sru__entry *e)
         e->data = (const unsigned char *)j->end + e->begin;
     }
     return !j->bad;
+}
+
+/* 1 and the next tensor of the header; 0 at its end or, with j->bad, at a fault. */
+static int sru__next(sru__json *j, sru__entry *e)
+{
+    while (sru__member(j, j->p != j->start, e->name, sizeof e->name)) {
+        if (strcmp(e->name, "__metadata__")) return sru__read_entry(j, e);
+        if (j->metadata && j->metadata != j->p)
+            return sru__expected(j, "no second __metadata__");
+        j->metadata = j->p;
+        sru__read_metadata(j, NULL, NULL);
+    }
+    if (sru__peek(j) != -1) sru__expected(j, "the end of the header");
+    return 0;
 }
 
 /* Checks the whole of a file, so that what follows need not. Where one tensor ends another begins,
@@ -5320,6 +5323,7 @@ static void sru__start(sru__walk *w, const sru_model *m, const char *prefix)
     w->n = -1;
 }
 
+/* 0: there are no more. */
 static int sru__next_tensor(sru__walk *w)
 {
     const sru_config *f = &w->m->config;
