@@ -5229,8 +5229,7 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
         if (sru__word(j, "true") || sru__word(j, "1")) value = 1;
         else if (!sru__word(j, "false") && !sru__word(j, "0") && !sru__word(j, "null"))
             return sru__expected(j, "true or false");
-        value ^= kind == 'n';
-        if (kind != '-') *(int *)to = value;
+        if (kind != '-') *(int *)to = value ^ (kind == 'n');
         return 1;
     }
     if (sru__word(j, "null")) return 1;
