@@ -5722,28 +5722,25 @@ static void sru__put_header(sru__writer *w, const sru_model *m, const char *pref
     while (w->n % 8) sru__put_text(w, " ");
 }
 
-/* The tensor's values in the order of the file, little-endian: rows one after another or, of a
-   transposed one, columns; rows take turns among its matrices. */
+/* The tensor's values in the order of the file, little-endian: row after row or, of a transposed
+   one, column after column. Its row i*matrices + k is here unit i of matrix k. */
 static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
 {
     const size_t rows = sru__tensor_rows(t), cols = sru__tensor_count(t) / rows;
     const size_t matrices = t->interleave ? (size_t)t->interleave : 1, units = rows / matrices;
-    const size_t across = t->transpose ? 1 : cols;          /* columns at a time */
     unsigned char buffer[4096];
-    size_t first, unit, k, col, n = 0;
-    for (first = 0; first < cols; first += across)
-        for (unit = 0; unit < units; unit++)
-            for (k = 0; k < matrices; k++)
-                for (col = first; col < first + across; col++) {
-                    uint32_t bits;
-                    int shift;
-                    memcpy(&bits, t->data + (k * units + unit) * cols + col, 4);
-                    for (shift = 0; shift < 32; shift += 8)
-                        buffer[n++] = (unsigned char)(bits >> shift);
-                    if (n < sizeof buffer) continue;
-                    sru__put(w, buffer, n);
-                    n = 0;
-                }
+    size_t i, k, n = 0;
+    for (i = 0; i < (t->transpose ? cols : rows); i++)
+        for (k = 0; k < (t->transpose ? rows : cols); k++) {
+            const size_t row = t->transpose ? k : i, col = t->transpose ? i : k;
+            uint32_t bits;
+            int shift;
+            memcpy(&bits, t->data + (row % matrices * units + row / matrices) * cols + col, 4);
+            for (shift = 0; shift < 32; shift += 8) buffer[n++] = (unsigned char)(bits >> shift);
+            if (n < sizeof buffer) continue;
+            sru__put(w, buffer, n);
+            n = 0;
+        }
     sru__put(w, buffer, n);
 }
 
