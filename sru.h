@@ -1234,12 +1234,6 @@ static size_t sru__packed_panel(sru_type type, size_t k)
     return 64 * (lines + (lines && lines % 64 == 0));
 }
 
-/* A panel of packed weights of k columns. */
-static const float *sru__packed_at(const void *w, sru_type type, size_t k, size_t panel)
-{
-    return (const float *)(const void *)((const char *)w + panel * sru__packed_panel(type, k));
-}
-
 /* Whether the CPU offers weights in this form. */
 static sru_status sru__check_type(const sru_context *c, const char *name, sru_type type)
 {
@@ -1530,11 +1524,13 @@ typedef struct sru__gemm {
     /* from here on private to the run */
     const sru__kernels *kern;
     sru__product *product;
+    int singly;                     /* see sru__singly() */
     int pairs;                      /* 1: lines of strips and panels are of two values of k */
     size_t n0, nc, p0, kc, lines;   /* lines: of kc */
     size_t lots, groups, cuts;      /* of rows; of panels; portions of a lot's strips */
     float *strips;                  /* of each thread; NULL: a is read where it lies */
     float *panels;                  /* all, if packed here; of each thread, if unpacked */
+    size_t panel;                   /* bytes from one to the next, packed here or before */
     size_t strips_size, group;      /* floats of a thread; the most panels of a group */
 } sru__gemm;
 
@@ -1575,13 +1571,12 @@ static int sru__begin(const sru__gemm *g, float *c, size_t rows, size_t j0, size
 }
 
 /* And after them: sums of Q8 are multiplied by scales, if they have not been, before the bias. */
-static void sru__finish(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide,
-                        int scaled)
+static void sru__finish(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
 {
     size_t i, j;
     if (g->type != SRU_Q8 || g->p0 + g->kc < g->k) return;
-    for (j = 0; j < wide && !scaled; j += SRU__PANEL)
-        sru__scale_q8(g->kern, sru__packed_at(g->b, g->type, g->k, (j0 + j) / SRU__PANEL), c + j,
+    for (j = 0; j < wide && !g->singly; j += SRU__PANEL)
+        sru__scale_q8(g->kern, (const char *)g->b + (j0 + j) / SRU__PANEL * g->panel, c + j,
                       g->ldc, rows, sru__min(SRU__PANEL, wide - j));
     for (i = 0; i < rows && g->bias; i++) g->kern->add(c + i * g->ldc, g->bias + j0, wide);
 }
@@ -1653,12 +1648,16 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
 {
     const sru__gemm *g = (const sru__gemm *)job;
     const size_t full = g->kern->rows;
-    float *scratch = g->panels ? g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc : NULL;
+    const int plain = g->type == SRU_PLAIN, distant = !g->singly && sru__far(g->type, g->nc, g->k);
+    /* packed weights are of all k, those packed here of the kc at hand */
+    const char *first_panel = plain ? (const char *)g->panels : (const char *)g->b;
+    const size_t from = plain ? 0 : g->p0 / sru__per_lane(g->type) * 64;
+    float *scratch = plain || !g->panels ? NULL
+                   : g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc;
     float *own = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
     size_t task, last_lot = SIZE_MAX, last = SIZE_MAX;
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE], ahead[SRU__LINE];
-    const int distant = sru__far(g->type, g->nc, g->k);
     for (task = begin; task < tasks_end; task++) {
         const size_t cut = task % g->cuts, group = task / g->cuts % g->groups;
         const size_t lot = task / g->cuts / g->groups, m0 = sru__lot_start(g, lot);
@@ -1670,28 +1669,13 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last of them */
         const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0 * g->a_col;
         size_t i, j, strip;
-        if (sru__singly(g->type, g->m, sru__ceil(g->n, SRU__PANEL))) {
-            for (j = 0; j < panels; j++)
-                b[j] = sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j);
-            for (i = first * full; i < sru__min(end * full, m); i++) {
-                float *c = g->c + (m0 + i) * g->ldc + j0;
-                const int add = sru__begin(g, c, 1, j0, wide);
-                g->kern->row(g->k, a + i * g->a_row, b, (int)panels, g->type, c, 0, add, nr);
-                sru__finish(g, c, 1, j0, wide, 1);
-            }
-            continue;
-        }
         for (j = 0; j < panels && group != last; j++) {
-            if (g->type == SRU_PLAIN) {
-                b[j] = g->panels + (j0 + j * SRU__PANEL) * g->lines;
-                next[j] = (uintptr_t)b[j] + panels * SRU__PANEL * g->lines * sizeof(float);
-            } else {
-                const void *panel = sru__packed_at(g->b, g->type, g->k, j0 / SRU__PANEL + j);
+            const char *panel = first_panel + (j0 / SRU__PANEL + j) * g->panel;
+            b[j] = (const float *)(const void *)(panel + from);
+            if (scratch)
                 b[j] = sru__panel(g->kern, panel, g->type, g->p0, g->kc,
-                                  scratch ? scratch + j * SRU__PANEL * g->kc : NULL);
-                next[j] = (uintptr_t)panel + g->p0 / sru__per_lane(g->type) * 64
-                        + panels * sru__packed_panel(g->type, g->k);
-            }
+                                  scratch + j * SRU__PANEL * g->kc);
+            next[j] = (uintptr_t)panel + from + panels * g->panel;
         }
         if (own && lot != last_lot) sru__gemm_strips(g, m0, m, own);
         last = group;
@@ -1707,9 +1691,13 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
             const size_t quarters = !distant ? 0
                 : sru__ahead(g->kern, g->type, ahead, next, panels, strip - first, end - first,
                              g->lines);
-            g->product(g->lines, ai, row, col, (int)width, b, (int)panels, c, g->ldc, 0, add, mr,
-                       nr, ahead, quarters);
-            sru__finish(g, c, (size_t)mr, g->n0 + j0, wide, 0);
+            if (!g->singly)
+                g->product(g->lines, ai, row, col, (int)width, b, (int)panels, c, g->ldc, 0, add,
+                           mr, nr, ahead, quarters);
+            else for (j = 0; j < (size_t)mr; j++)
+                g->kern->row(g->k, ai + j * row, b, (int)panels, g->type, c + j * g->ldc, 0, add,
+                             nr);
+            sru__finish(g, c, (size_t)mr, g->n0 + j0, wide);
         }
     }
 }
@@ -1740,6 +1728,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     size_t i;
     g.kern = kern;
     g.product = pairs ? kern->product_bf16 : kern->product;
+    g.singly = singly;
     g.pairs = pairs;
     g.group = group;
     g.strips_size = sru__min(strips * full * most,
@@ -1780,6 +1769,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
         for (g.p0 = 0; g.p0 < g.k; g.p0 += g.kc) {
             g.kc = sru__min(most << pairs, g.k - g.p0);
             g.lines = sru__lines(g.kc, pairs);
+            g.panel = plain ? g.lines * 64 : sru__packed_panel(g.type, g.k);
             sru__parallel_then(threads, plain ? g.groups : 0, sru__gemm_pack_panels,
                                g.lots * g.groups * g.cuts, sru__gemm_tasks, &g);
         }
