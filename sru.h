@@ -837,25 +837,20 @@ static float sru__uniform(uint64_t key, uint64_t i)
 
 /* ---- scratch memory and threads -------------------------------------------------------------- */
 
-/* count values of `size` bytes from the context's scratch memory, aligned to 64 bytes; in a
-   measuring call an address of their own that nobody may use. A function works on a copy of its
-   caller's context, so that whatever it took is free again when it returns. */
-static void *sru__take(sru_context *c, size_t count, size_t size)
-{
-    const size_t n = count * size, start = c->work_used;
-    if (count > SIZE_MAX / 4 / size || c->work_used > SIZE_MAX / 2) return NULL;
-    c->work_used += (n + 63) / 64 * 64;
-    if (c->measure) {
-        *c->measure = sru__max(*c->measure, c->work_used + 63);
-        return (void *)((uintptr_t)256 + start);
-    }
-    if (!c->work || c->work_used + 63 > c->work_size) return NULL;
-    return (char *)c->work + (64 - (uintptr_t)c->work % 64) % 64 + start;
-}
-
+/* count floats from the context's scratch memory, aligned to 64 bytes; in a measuring call an
+   address of their own that nobody may use. A function works on a copy of its caller's context, so
+   that whatever it took is free again when it returns. */
 static float *sru__take_floats(sru_context *c, size_t count)
 {
-    return (float *)sru__take(c, count, sizeof(float));
+    const size_t start = c->work_used;
+    if (count > SIZE_MAX / 16 || start > SIZE_MAX / 2) return NULL;
+    c->work_used += (count + 15) / 16 * 64;
+    if (c->measure) {
+        *c->measure = sru__max(*c->measure, c->work_used + 63);
+        return (float *)((uintptr_t)256 + start);
+    }
+    if (!c->work || c->work_used + 63 > c->work_size) return NULL;
+    return (float *)(void *)((char *)c->work + (64 - (uintptr_t)c->work % 64) % 64 + start);
 }
 
 static sru_status sru__no_memory(const sru_context *c)
@@ -3066,7 +3061,7 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     floats = sru__min(all * one, sru__max(SRU__CACHE, (size_t)threads * one));
     most = floats / one;
     r.dq = sru__take_floats(c, floats);
-    r.dalpha = (double *)sru__take(c, all, sizeof(double));
+    r.dalpha = (double *)(void *)sru__take_floats(c, 2 * all);
     if (!r.scratch || !r.dq || !r.dalpha) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     for (; r.first < all; r.first += most) {
