@@ -771,8 +771,7 @@ static double sru__dsqrt(double x)
     uint64_t bits;
     double y;
     int i;
-    if (!(x > 0)) return 0;
-    if (x > 1e308) return x;                            /* infinity, in practice */
+    if (!(x > 0) || x > 1e308) return x;                /* 0, NaN; infinity, in practice */
     memcpy(&bits, &x, 8);
     bits = (bits >> 1) + ((uint64_t)1023 << 51);        /* halves the exponent */
     memcpy(&y, &bits, 8);
@@ -3409,7 +3408,7 @@ static sru_status sru__cpu_norm(const sru_context *ctx, double *norm, const floa
     s.parts = sru__min(n, SRU__PARTS);
     sru__share_out(ctx, 10.0 * (double)n, s.parts, sru__norm_parts, &s);
     for (i = 0; i < s.parts; i++) sum += sums[i];
-    *norm = sum > 0 ? sru__dsqrt(sum) : sum;            /* NaN stays NaN */
+    *norm = sru__dsqrt(sum);
     return SRU_OK;
 }
 

@@ -1859,6 +1859,18 @@ static void test_norm(void)
                 CHECK(same(&other, &norm, sizeof norm), "norm: other bits with %d threads",
                       threads);
             }
+            if (ns[i]) {
+                test_make_nan(&g[ns[i]/2]);
+                op->norm(&c, &norm, g, ns[i]);
+                result = (float)norm;
+                CHECK(is_nan(&result), "norm of %lu numbers, one of them NaN, is %g",
+                      (unsigned long)ns[i], norm);
+                test_make_minus_infinity(&g[ns[i]/2]);
+                op->norm(&c, &norm, g, ns[i]);
+                result = (float)norm;
+                CHECK(!test_finite(&result), "norm of %lu numbers, one of them -inf, is %g",
+                      (unsigned long)ns[i], norm);
+            }
             release();
         }
     }
