@@ -757,6 +757,12 @@ static char *sru__error(const sru_context *ctx) { return ctx ? ctx->error : NULL
 
 #define SRU__FAIL(ctx, status, ...) (sru__say(sru__error(ctx), __VA_ARGS__), (status))
 
+static int sru__too_large(const sru_context *ctx, const char *name, size_t rows, size_t n)
+{
+    if (sru__fits(4.0f * (float)rows * (float)n)) return 0;
+    return SRU__FAIL(ctx, 1, "%s: arrays of %u by %u are too large", name, rows, n);
+}
+
 /* Whether low <= x < high, which is false where x is not a number: some compilers would not compare
    with a NaN as it should be done, see the pragmas above, so that its bits tell. */
 static int sru__within(double x, double low, double high)
@@ -1777,10 +1783,9 @@ static sru_status sru__cpu_linear_forward(const sru_context *ctx, float *y, cons
 {
     sru_status status;
     sru__gemm g;
-    if (!sru__fits(4.0f * (float)rows * (float)n) || !sru__fits(4.0f * (float)rows * (float)k)
-        || !sru__fits(4.0f * (float)n * (float)k))
-        return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: rows %u, n %u, k %u are too large",
-                         rows, n, k);
+    if (sru__too_large(ctx, "linear_forward", rows, n)
+        || sru__too_large(ctx, "linear_forward", rows, k)
+        || sru__too_large(ctx, "linear_forward", n, k)) return SRU_EINVAL;
     if (!rows || !n) return SRU_OK;
     if (!y || (k && (!x || !w)))
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: y, x and w must not be NULL");
@@ -1859,10 +1864,9 @@ static sru_status sru__cpu_linear_backward(const sru_context *ctx, float *dx, fl
                                            float beta, size_t rows, size_t n, size_t k)
 {
     const sru__linear_job s = { dx, dw, db, dy, x, w, beta, rows, n, k, NULL };
-    if (!sru__fits(4.0f * (float)rows * (float)n) || !sru__fits(4.0f * (float)rows * (float)k)
-        || !sru__fits(4.0f * (float)n * (float)k))
-        return SRU__FAIL(ctx, SRU_EINVAL, "linear_backward: rows %u, n %u, k %u are too large",
-                         rows, n, k);
+    if (sru__too_large(ctx, "linear_backward", rows, n)
+        || sru__too_large(ctx, "linear_backward", rows, k)
+        || sru__too_large(ctx, "linear_backward", n, k)) return SRU_EINVAL;
     if (rows && n && (!dy || (k && ((dw && !x) || (dx && !w)))))
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_backward: dy, x and w must not be NULL");
     return sru__run(ctx, sru__linear_backward_run, &s);
@@ -3126,9 +3130,7 @@ static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, f
                                              size_t rows, size_t n)
 {
     sru__rows_job s;
-    if (!sru__fits(4.0f * (float)rows * (float)n))
-        return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_forward: rows %u, n %u are too large", rows,
-                         n);
+    if (sru__too_large(ctx, "layernorm_forward", rows, n)) return SRU_EINVAL;
     if (!rows || !n) return SRU_OK;
     if (!y || !x || !gain || !bias)
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_forward: y, x, gain, bias must not be NULL");
@@ -3186,9 +3188,8 @@ static sru_status sru__cpu_layernorm_backward(const sru_context *ctx, float *dx,
     sru__rows_job s;
     if (beta != 0 && beta != 1)
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: beta must be 0 or 1");
-    if (!sru__fits(4.0f * (float)sru__max(rows, 2 * SRU__PARTS) * (float)n))
-        return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: rows %u, n %u are too large", rows,
-                         n);
+    if (sru__too_large(ctx, "layernorm_backward", sru__max(rows, 2 * SRU__PARTS), n))
+        return SRU_EINVAL;
     if (!rows || !n) return SRU_OK;
     if (!dy || !x || !gain || !stats)
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: dy, x, gain, stats must be given");
@@ -3225,9 +3226,7 @@ static sru_status sru__embedding_check(const sru_context *ctx, sru__rows_job *s,
                                        const float *y, const int32_t *tokens, const float *table,
                                        size_t rows, size_t n, size_t size)
 {
-    if (!sru__fits(4.0f * (float)rows * (float)n) || !sru__fits(4.0f * (float)size * (float)n))
-        return SRU__FAIL(ctx, SRU_EINVAL, "%s: rows %u, n %u, size %u are too large", name, rows, n,
-                         size);
+    if (sru__too_large(ctx, name, rows, n) || sru__too_large(ctx, name, size, n)) return SRU_EINVAL;
     if (rows && n && (!y || !tokens || (size && !table)))
         return SRU__FAIL(ctx, SRU_EINVAL, "%s: no pointer may be NULL", name);
     sru__clear(s, sizeof *s);
@@ -3306,8 +3305,7 @@ static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float
                                    size_t n)
 {
     sru__rows_job s;
-    if (!sru__fits(4.0f * (float)T * (float)n))
-        return SRU__FAIL(ctx, SRU_EINVAL, "dropout: T %u, n %u are too large", T, n);
+    if (sru__too_large(ctx, "dropout", T, n)) return SRU_EINVAL;
     if (!mask && p != 1 && !sru__within((double)p, 0, 1))
         return SRU__FAIL(ctx, SRU_EINVAL, "dropout: the probability must be from 0 to 1");
     if (beta != 0 && beta != 1)
@@ -3352,8 +3350,7 @@ static sru_status sru__cpu_softmax_loss(const sru_context *ctx, double *loss, fl
     sru__rows_job s;
     double sums[SRU__PARTS];
     size_t i;
-    if (!sru__fits(4.0f * (float)rows * (float)n))
-        return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: rows %u, n %u are too large", rows, n);
+    if (sru__too_large(ctx, "softmax_loss", rows, n)) return SRU_EINVAL;
     if (!loss || (rows && (!targets || (n && !y))))
         return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: loss, y and targets must not be NULL");
     if (ctx && ctx->measure) return SRU_OK;
@@ -3398,8 +3395,7 @@ static sru_status sru__cpu_norm(const sru_context *ctx, double *norm, const floa
     size_t i;
     if (!norm || (n && !g))
         return SRU__FAIL(ctx, SRU_EINVAL, "norm: norm and g must not be NULL");
-    if (!sru__fits(4.0f * (float)n))
-        return SRU__FAIL(ctx, SRU_EINVAL, "norm: n %u is too large", n);
+    if (sru__too_large(ctx, "norm", 1, n)) return SRU_EINVAL;
     if (ctx && ctx->measure) return SRU_OK;
     sru__clear(&s, sizeof s);
     s.x = g;
@@ -3436,8 +3432,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
     sru__rows_job s;
     if (n && (!p || !m || !v || !g))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: no pointer may be NULL");
-    if (!sru__fits(4.0f * (float)n))
-        return SRU__FAIL(ctx, SRU_EINVAL, "adamw: n %u is too large", n);
+    if (sru__too_large(ctx, "adamw", 1, n)) return SRU_EINVAL;
     if (!t || !sru__within((double)beta1, 0, 1) || !sru__within((double)beta2, 0, 1))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: t must be at least 1, betas from 0 to below 1");
     sru__clear(&s, sizeof s);
