@@ -1925,12 +1925,13 @@ SRU__INLINE void sru__scan_find(const sru__scan_run *r, size_t task, sru__scan_t
 static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t threads)
 {
     const size_t B = r->s.B, units = r->D * (size_t)r->dirs, few = product ? 2 : 1;
-    const size_t first = product ? 1 : B, last = product ? sru__min(threads, B / few) : B;
+    const size_t first = product ? 1 : B;
+    const size_t last = product ? sru__max(1, sru__min(threads, B / few)) : B;
     size_t block, want, best = SIZE_MAX;
     r->block = most;
     r->part = B;
     for (block = most; block >= SRU__PANEL && threads > 1 && B && units; block -= SRU__PANEL)
-        for (want = first; want == first || want <= last; want++) {
+        for (want = first; want <= last; want++) {
             const size_t tasks = sru__ceil(r->D, block) * (size_t)r->dirs;
             const size_t part = sru__min(B, sru__ceil(sru__ceil(B, want), few) * few);
             const size_t each = sru__ceil(tasks * sru__ceil(B, part), threads);
@@ -2178,7 +2179,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     sru__scan_run r;
     const sru_scan *s = &r.s;
     const sru__kernels *kern = sru__kern(c);
-    size_t rows, b, chunk, wide, step, most;
+    size_t rows, b, wide, step, most;
     sru_status status;
     int threads, in_place;
 #ifdef SRU_USE_CBLAS
@@ -2203,16 +2204,16 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
                               / (s->w && s->u ? 2 : 1));
     if (s->w && s->u)
         threads = sru__apart(threads, sru__max(sru__ceil(s->N, SRU__SHARE), s->B / kern->rows));
-    wide = sru__max(1, r.panels) * SRU__PANEL;
+    wide = r.panels * SRU__PANEL;
     step = sru__min(4 * kern->block, wide);
     most = sru__min(kern->block, wide);
-    chunk = s->T;
-    if (s->w && chunk > 1) {            /* of a single step there is no need to divide */
+    r.chunk = s->T;
+    if (s->w && s->T > 1) {             /* of a single step there is no need to divide */
         rows = sru__rows(c, s->type);
         if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
-        chunk = sru__steps(c, chunk, s->B, rows);
+        r.chunk = sru__steps(c, s->T, s->B, rows);
     }
-    rows = chunk * s->B;
+    rows = r.chunk * s->B;
     sru__scan_divide(&r, s->T * s->B == 1 ? step : most, s->w != NULL, (size_t)threads);
     r.state = s->cT;
     r.state_ld = s->ldc;
@@ -2229,7 +2230,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         if (status) return status;
         r.s.w = NULL;
         in_place = 0;
-        chunk = s->T;
+        r.chunk = s->T;
     }
     if (s->w) {
         r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
@@ -2242,9 +2243,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (c->measure) return SRU_OK;
     for (b = 0; b < s->B && !s->T && s->cT; b++)
         sru__cpu_copy(c, s->cT + b * s->ldc, s->c0 ? s->c0 + b * s->ldc : NULL, s->N * 4);
-    r.chunk = chunk;
     for (; r.from < s->T; r.from = r.to) {
-        r.to = in_place ? sru__min(r.from + chunk, s->T) : s->T;
+        r.to = in_place ? sru__min(r.from + r.chunk, s->T) : s->T;
         sru__parallel_then(threads, in_place ? (r.to - r.from) * s->B : 0, sru__scan_copy,
                            (size_t)r.dirs * r.blocks * r.parts, sru__scan_tasks, &r);
     }
