@@ -3499,30 +3499,27 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #pragma GCC pop_options
 #endif
 
-#ifdef SRU__X86                                     /* 16 registers of 4 floats */
+#ifdef SRU__X86
 #define SRU__ISA     sse2
-#define SRU__W       4
-#define SRU__MR      2
-#define SRU__NP      1
-#define SRU__NP_TWO  1
-#define SRU__NP_ONE  2
-#include SRU_FILENAME
-#elif defined(SRU__VECTORS) \
-    && (defined(__aarch64__) || defined(__arm64ec__) || defined(__wasm_simd128__) \
-        || defined(__riscv_vector) \
-        || (defined(__ARM_NEON) && defined(__clang__))) /* gcc for 32 bits does sums one by one */
-#ifdef __wasm_simd128__                             /* 32 registers of 4 floats */
+#define SRU__FOURS   sru__backend_sse2
+#elif defined(SRU__VECTORS) && defined(__wasm_simd128__)
 #define SRU__ISA     simd128
-#define SRU__FIXED   sru__backend_simd128
-#elif defined(__riscv_vector)
+#define SRU__FOURS   sru__backend_simd128
+#elif defined(SRU__VECTORS) && defined(__riscv_vector)
 #define SRU__ISA     rvv
-#define SRU__FIXED   sru__backend_rvv
-#else
-#define SRU__ISA     neon
-#define SRU__FIXED   sru__backend_neon
+#define SRU__FOURS   sru__backend_rvv
+#elif defined(SRU__VECTORS) && (defined(__aarch64__) || defined(__arm64ec__) \
+                                || (defined(__ARM_NEON) && defined(__clang__)))
+#define SRU__ISA     neon                           /* gcc for 32 bits does sums one by one */
+#define SRU__FOURS   sru__backend_neon
 #endif
+#ifdef SRU__FOURS
 #define SRU__W       4
+#ifdef SRU__X86                                     /* 16 registers of 4 floats */
+#define SRU__MR      2
+#else                                               /* 32 of them */
 #define SRU__MR      6
+#endif
 #define SRU__NP      1
 #define SRU__NP_TWO  1
 #define SRU__NP_ONE  2
@@ -3624,10 +3621,8 @@ static const sru_backend *const sru__backends[] = {
 #ifdef SRU__AVX2
     &sru__backend_avx2,
 #endif
-#ifdef SRU__X86
-    &sru__backend_sse2,
-#elif defined(SRU__FIXED)
-    &SRU__FIXED,
+#ifdef SRU__FOURS
+    &SRU__FOURS,
 #endif
     &sru__backend_scalar
 };
@@ -5869,7 +5864,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__VECTORS
 #undef SRU__X86
 #undef SRU__DISPATCH
-#undef SRU__FIXED
+#undef SRU__FOURS
 #undef SRU__AVX2
 #undef SRU__AVX512
 #undef SRU__BF16
