@@ -3613,26 +3613,12 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #endif
 #undef SRU__PASS
 
-/* From the best down; every entry after the first that the machine has is a lower one. */
-static const sru_backend *const sru__backends[] = {
-#ifdef SRU__AVX512
-    &sru__backend_avx512,
-#endif
-#ifdef SRU__AVX2
-    &sru__backend_avx2,
-#endif
-#ifdef SRU__FOURS
-    &SRU__FOURS,
-#endif
-    &sru__backend_scalar
-};
-
-/* Of the kernels for which the machine, and what its system saves of it, must be asked, those that
-   run here. __builtin_cpu_supports() would not do: zig's library says no to everything. The answer
-   is kept, for on virtual machines the instruction takes longer than a small network's step. */
-#ifdef SRU__DISPATCH
 enum { SRU__ASKED = 1, SRU__HAS_AVX2 = 2, SRU__HAS_AVX512 = 4, SRU__HAS_BF16 = 8 };
 
+/* What the machine has, and its system saves. __builtin_cpu_supports() would not do: zig's library
+   says no to everything. The answer is kept, for on virtual machines the instruction takes longer
+   than a small network's step. */
+#ifdef SRU__DISPATCH
 static void sru__cpuid(uint32_t leaf, uint32_t part, uint32_t *a, uint32_t *b, uint32_t *c)
 {
     __asm__ volatile("cpuid" : "=a"(*a), "=b"(*b), "=c"(*c) : "0"(leaf), "2"(part) : "edx");
@@ -3663,43 +3649,49 @@ static int sru__machine(void)
     __atomic_store_n(&kept, has, __ATOMIC_RELAXED);
     return has;
 }
+#else
+static int sru__machine(void) { return ~0; }    /* all that was compiled runs */
 #endif
 
-static int sru__runs_here(const sru_backend *op)
-{
-#ifdef SRU__DISPATCH
-    if (op == &sru__backend_avx512) return sru__machine() & SRU__HAS_AVX512;
-    if (op == &sru__backend_avx2) return sru__machine() & SRU__HAS_AVX2;
+/* From the best down, and what each needs; what comes after one that runs is lower, and runs. */
+static const struct { const sru_backend *op; int needs; } sru__backends[] = {
+#ifdef SRU__AVX512
+    { &sru__backend_avx512, SRU__HAS_AVX512 },
 #endif
-    (void)op;
-    return 1;
-}
+#ifdef SRU__AVX2
+    { &sru__backend_avx2, SRU__HAS_AVX2 },
+#endif
+#ifdef SRU__FOURS
+    { &SRU__FOURS, 0 },
+#endif
+    { &sru__backend_scalar, 0 }
+};
 
 SRUDEF const sru_backend *sru_cpu(void)
 {
     const size_t n = sizeof sru__backends / sizeof *sru__backends;
     const char *wanted = NULL;
-    size_t i, first = n;
+    const sru_backend *best = NULL;
+    size_t i;
 #ifndef SRU_NO_STDIO
     wanted = getenv("SRU_ISA");
 #endif
     for (i = 0; i < n; i++) {
-        if (!sru__runs_here(sru__backends[i])) continue;
-        if (first == n) first = i;
-        if (wanted && !strcmp(wanted, sru__backends[i]->name)) return sru__backends[i];
+        const sru_backend *op = sru__backends[i].op;
+        if (sru__backends[i].needs & ~sru__machine()) continue;
+        if (!best) best = op;
+        if (wanted && !strcmp(wanted, op->name)) return op;
     }
-    SRU_ASSERT(first < n);                      /* scalar ones run everywhere */
-    return sru__backends[first];
+    SRU_ASSERT(best);                           /* scalar ones run everywhere */
+    return best;
 }
 
 SRUDEF const sru_backend *sru_cpu_bf16(void)
 {
     const sru_backend *op = sru_cpu();
 #ifdef SRU__BF16
-#ifdef SRU__DISPATCH
-    if (!(sru__machine() & SRU__HAS_BF16)) return op;
-#endif
-    if (op == &sru__backend_avx512) return &sru__backend_bf16_avx512;
+    if (op == &sru__backend_avx512 && (sru__machine() & SRU__HAS_BF16))
+        return &sru__backend_bf16_avx512;
 #endif
     return op;
 }
