@@ -5964,33 +5964,26 @@ SRU__INLINE void sru__store(float *p, sru__vec v) { *(sru__loose *)p = v; }
    so many lanes of it are new, and set here. A row shorter than a vector is its first lanes. */
 SRU__INLINE sru__mask SRU__FN(fresh)(size_t n)
 {
-    static const int32_t lane[] = { 0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,
-        -1, -1, -1, -1,  -1, -1, -1, -1,  -1, -1, -1, -1,  -1, -1, -1, -1,
-        0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0 };
-    sru__mask m;
-    memcpy(&m, lane + (n < SRU__W ? 32 - n : 16 - SRU__W + n % SRU__W), sizeof m);
-    return m;
+    static const int32_t number[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    sru__mask lane;
+    memcpy(&lane, number, sizeof lane);
+    return n < SRU__W ? lane < (int)n : lane >= (int)(SRU__W - n % SRU__W);
 }
 
 /* The first n of a vector's lanes; the others are 0. To gather them in memory would be slow: what
    was written in pieces is not read at once. */
-#ifndef SRU__LOAD_PART
-SRU__INLINE sru__vec SRU__FN(lanes)(const float *p, size_t n)
-{
-    sru__vec v = sru__zero();
-#if SRU__W > 1
-    size_t i;
-    SRU__EACH(i, n, SRU__W - 1) v[i] = p[i];
-#endif
-    (void)p;
-    (void)n;
-    return v;
-}
-#define SRU__LOAD_PART SRU__FN(lanes)
-#endif
 SRU__INLINE sru__vec sru__load_part(const float *p, size_t n)
 {
-    if (n < SRU__W) return SRU__LOAD_PART(p, n);
+    if (n < SRU__W) {
+#ifdef SRU__LOAD_PART
+        return SRU__LOAD_PART(p, n);
+#elif SRU__W > 1
+        sru__vec v = sru__zero();
+        size_t i;
+        SRU__EACH(i, n, SRU__W - 1) v[i] = p[i];
+        return v;
+#endif
+    }
     return sru__load(p);
 }
 
