@@ -5919,7 +5919,6 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__select      SRU__FN(select)
 #define sru__abs         SRU__FN(abs)
 #define sru__fold        SRU__FN(fold)
-#define sru__any         SRU__FN(any)
 #define sru__inverse     SRU__FN(inverse)
 #define sru__rounded     SRU__FN(rounded)
 #define sru__one_of      SRU__FN(one_of)
@@ -6070,18 +6069,6 @@ SRU__INLINE float sru__fold(sru__vec v, const int highest)
         }
     }
     return lane[0];
-}
-
-/* Is the outcome of any comparison true? */
-SRU__INLINE int sru__any(sru__mask m)
-{
-    uint64_t lane[(SRU__W + 1) / 2], all = 0;
-    int i;
-    lane[0] = 0;
-    memcpy(lane, &m, sizeof m);
-    SRU__UNROLL
-    for (i = 0; i < (SRU__W + 1) / 2; i++) all |= lane[i];
-    return all != 0;
 }
 
 /* 1/x for x from 1 to 8.5e37. A division of 16 floats takes twice as long as one of 8: where the
@@ -6912,11 +6899,11 @@ SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, flo
     const size_t fours = keys / (4 * SRU__W) * (4 * SRU__W);
     for (; n; n--, s += SRU__KEYS, most++, total += SRU__PANEL, sums += wide) {
         sru__vec best = sru__zero() + SRU__HIDDEN, sum = sru__load(total);
-        float now = *most;
+        float now = *most, highest;
         size_t at;
         for (at = 0; at < keys; at += SRU__W) best = sru__larger(best, sru__load(s + at));
-        if (sru__any(best > sru__zero() + (now + SRU__SLACK))) {
-            const float highest = sru__highest(best);
+        highest = sru__highest(best);
+        if (highest > now + SRU__SLACK) {
             const sru__vec by = sru__exp(sru__zero() + (now - highest));
             for (at = 0; at < wide; at += SRU__W)
                 sru__store(sums + at, sru__load(sums + at) * by);
@@ -7322,7 +7309,6 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef sru__from_ints
 #undef sru__select
 #undef sru__abs
-#undef sru__any
 #undef sru__inverse
 #undef sru__rounded
 #undef sru__one_of
