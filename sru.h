@@ -6345,9 +6345,8 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
     const size_t apart = plane ? plane : SRU__PANEL;
     const int most = rows == 1 ? SRU__NP_ONE : rows == 2 ? SRU__NP_TWO : SRU__NP;
     while (panels > 0) {
-        /* as even as can be: 2 and 2 keep more sums in flight than 3 and 1. Divisions are slow */
-        const int times = panels <= most ? 1 : (panels + most - 1) / most;
-        const int n = times == 1 ? panels : (panels + times - 1) / times;
+        /* the last two are halves: 2 and 2 keep more sums in flight than 3 and 1 */
+        const int n = panels >= 2 * most ? most : panels > most ? (panels + 1) / 2 : panels;
         const int cut = plane || n == panels ? nr : SRU__PANEL;
         const uintptr_t from = quarters ? *ahead++ : 0;
         int i, j;
