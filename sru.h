@@ -5886,17 +5886,11 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__COLUMNS     (SRU__W == 1 || SRU__W == SRU__PANEL ? SRU__PANEL : SRU__PANEL / 2)
 #define SRU__CHAINS      8                          /* vectors that sru__exps() takes at most */
 #define SRU__RUN         (SRU__W > 1 ? SRU__W : 4)  /* lines of a panel in one go, for one row */
-/* F(n), where the compiler knows n: 1 ... SRU__NP_ONE */
-#if SRU__NP_ONE >= 6
-#define SRU__KNOWN_N(F)  (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : n == 4 ? F(4) \
-                          : n == 5 ? F(5) : F(6))
-#elif SRU__NP_ONE >= 4
-#define SRU__KNOWN_N(F)  (n == 1 ? F(1) : n == 2 ? F(2) : n == 3 ? F(3) : F(4))
-#elif SRU__NP_ONE >= 2
-#define SRU__KNOWN_N(F)  (n == 1 ? F(1) : F(2))
-#else
-#define SRU__KNOWN_N(F)  F(1)
-#endif
+/* F(x, n), where the compiler knows n: 1 ... most */
+#define SRU__KNOWN(F, x, most) \
+    ((most) == 1 || n == 1 ? F(x, 1) : (most) == 2 || n == 2 ? F(x, 2) \
+     : (most) == 3 || n == 3 ? F(x, 3) : (most) == 4 || n == 4 ? F(x, 4) \
+     : n == 5 ? F(x, 5) : F(x, 6))
 #define SRU__LOADS       (SRU__W == 16 ? SRU__NP_ONE : 1)   /* before sums, if registers suffice */
 /* i = 0 ... n-1, unrolled; n becomes known by inlining, `most` is known from the start: only then
    does clang unroll early enough to keep arrays in registers */
@@ -6356,20 +6350,13 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(rows + i) * ldc + (size_t)j * apart) * 4);
 #define SRU__TILE(R, N) SRU__FN(edge)(pairs, R, N, k, a, row, col, b, c, ldc, plane, add, mr, cut, \
                                       from, quarters)
-#define SRU__ROW_TILE(N) SRU__TILE(1, N)
-#define SRU__TILES(R, MOST) \
-        ((MOST) == 1 || n == 1 ? SRU__TILE(R, 1) \
-         : (MOST) == 2 || n == 2 ? SRU__TILE(R, (MOST) >= 2 ? 2 : 1) \
-                                 : SRU__TILE(R, (MOST) >= 3 ? 3 : 1))
-        if (rows == SRU__MR) SRU__TILES(SRU__MR, SRU__NP);
-        else if (rows == 1) SRU__KNOWN_N(SRU__ROW_TILE);
+        if (rows == SRU__MR) SRU__KNOWN(SRU__TILE, SRU__MR, SRU__NP);
+        else if (rows == 1) SRU__KNOWN(SRU__TILE, 1, SRU__NP_ONE);
 #if SRU__MR > 2
-        else if (rows == 4) SRU__TILES(4, SRU__NP);
-        else SRU__TILES(2, SRU__NP_TWO);
+        else if (rows == 4) SRU__KNOWN(SRU__TILE, 4, SRU__NP);
+        else SRU__KNOWN(SRU__TILE, 2, SRU__NP_TWO);
 #endif
-#undef SRU__TILES
 #undef SRU__TILE
-#undef SRU__ROW_TILE
         b += n;
         c += (size_t)n * apart;
         panels -= n;
@@ -6597,12 +6584,12 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
         if (add && part) memset(t, 0, sizeof t);
         for (j = 0; j < runs && add && part; j++)
             memcpy(t + j * SRU__PANEL, c + (size_t)j * plane, bytes);
-#define SRU__ROW(N) \
-        (type == SRU_F32 ? SRU__FN(row_tile)(N, SRU_F32, k, a, b, to, wide, add) \
-         : type == SRU_BF16 ? SRU__FN(row_tile)(N, SRU_BF16, k, a, b, to, wide, add) \
-                            : SRU__FN(row_tile)(N, SRU_Q8, k, a, b, to, wide, 0))
+#define SRU__ROW(TYPE, N) \
+        ((TYPE) == SRU_F32 ? SRU__FN(row_tile)(N, SRU_F32, k, a, b, to, wide, add) \
+         : (TYPE) == SRU_BF16 ? SRU__FN(row_tile)(N, SRU_BF16, k, a, b, to, wide, add) \
+                              : SRU__FN(row_tile)(N, SRU_Q8, k, a, b, to, wide, 0))
         if (n == SRU__NP_ONE && type == SRU_F32) SRU__FN(row_full)(k, a, b, to, wide, add);
-        else SRU__KNOWN_N(SRU__ROW);
+        else SRU__KNOWN(SRU__ROW, type, SRU__NP_ONE);
 #undef SRU__ROW
         for (j = 0; j < runs && part; j++)
             memcpy(c + (size_t)j * plane, t + j * SRU__PANEL, bytes);
@@ -7291,7 +7278,7 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef SRU__COLUMNS
 #undef SRU__RUN
 #undef SRU__LOADS
-#undef SRU__KNOWN_N
+#undef SRU__KNOWN
 #undef SRU__SLACK
 #undef SRU__EACH
 #undef sru__vec
