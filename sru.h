@@ -5884,7 +5884,6 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 /* columns of the narrowest tile: half a panel, where that is vectors. Of plain sums gcc makes
    vectors by itself, but not of so few */
 #define SRU__COLUMNS     (SRU__W == 1 || SRU__W == SRU__PANEL ? SRU__PANEL : SRU__PANEL / 2)
-#define SRU__CHAINS      8                          /* vectors that sru__exps() takes at most */
 #define SRU__RUN         (SRU__W > 1 ? SRU__W : 4)  /* lines of a panel in one go, for one row */
 /* F(x, n), where the compiler knows n: 1 ... most */
 #define SRU__KNOWN(F, x, most) \
@@ -5912,7 +5911,6 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define sru__from_ints   SRU__FN(from_ints)
 #define sru__select      SRU__FN(select)
 #define sru__abs         SRU__FN(abs)
-#define sru__fold        SRU__FN(fold)
 #define sru__inverse     SRU__FN(inverse)
 #define sru__rounded     SRU__FN(rounded)
 #define sru__one_of      SRU__FN(one_of)
@@ -6032,7 +6030,7 @@ SRU__INLINE sru__vec sru__larger(sru__vec a, sru__vec x) { return SRU__MAX(a, x)
 
 /* The sum of all lanes, or the highest, by halves: vectors of four as long as there are so many,
    for one lane after another is five times as slow. */
-SRU__INLINE float sru__fold(sru__vec v, const int highest)
+SRU__INLINE float SRU__FN(fold)(sru__vec v, const int highest)
 {
     float lane[SRU__W];
     int i, half = SRU__W / 2;
@@ -6064,6 +6062,8 @@ SRU__INLINE float sru__fold(sru__vec v, const int highest)
     }
     return lane[0];
 }
+SRU__INLINE float sru__sum(sru__vec v) { return SRU__FN(fold)(v, 0); }
+SRU__INLINE float sru__highest(sru__vec v) { return SRU__FN(fold)(v, 1); }
 
 /* 1/x for x from 1 to 8.5e37. A division of 16 floats takes twice as long as one of 8: where the
    processor guesses 14 bits, one of Newton's steps is as exact, and there sooner. */
@@ -6077,9 +6077,6 @@ SRU__INLINE sru__vec sru__inverse(sru__vec x)
 #endif
 }
 
-SRU__INLINE float sru__sum(sru__vec v) { return sru__fold(v, 0); }
-SRU__INLINE float sru__highest(sru__vec v) { return sru__fold(v, 1); }
-
 /* x = exp(sign*x) + plus for n vectors, a step for all before the next step: each is a chain of
    dependent operations, and side by side they keep the processor busy. exp has a relative error
    below 1.2e-7 from -87.33 to 87.33; beyond, it is what it is there. NaN stays NaN. */
@@ -6088,9 +6085,10 @@ SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const flo
     /* exp(r) for |r| <= ln 2 / 2, with a relative error below 4.3e-9 */
     static const float coefficient[] = { 8.3687813844e-3f, 4.1668394266e-2f, 1.6666520100e-1f,
                                          4.9999993412e-1f, 1.0f, 1.0f };
-    sru__vec t[SRU__CHAINS], k, r[SRU__CHAINS], y[SRU__CHAINS];
+    enum { MOST = 8 };
+    sru__vec t[MOST], k, r[MOST], y[MOST];
     int i, p;
-    SRU__EACH(i, n, SRU__CHAINS) {
+    SRU__EACH(i, n, MOST) {
         x[i] = sru__smaller(sru__zero() + 87.33f, sru__larger(sru__zero() - 87.33f, x[i]));
         /* sign*x = k ln 2 + r. Floats at 1.5*2^23 are 1 apart: adding it rounds to k, and 127 more
            leave in the low bits the exponent of 2^k */
@@ -6106,9 +6104,9 @@ SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const flo
     }
     SRU__UNROLL
     for (p = 0; p < 6; p++) {
-        SRU__EACH(i, n, SRU__CHAINS) y[i] = y[i] * r[i] + coefficient[p];
+        SRU__EACH(i, n, MOST) y[i] = y[i] * r[i] + coefficient[p];
     }
-    SRU__EACH(i, n, SRU__CHAINS)    /* multiplying keeps a NaN in y what it is */
+    SRU__EACH(i, n, MOST)    /* multiplying keeps a NaN in y what it is */
         x[i] = y[i] * sru__from_bits(sru__to_bits(t[i]) << 23) + plus;
 }
 
@@ -6878,7 +6876,6 @@ SRU__INLINE sru__vec SRU__FN(weigh)(float *s, const int n, float most, sru__vec 
    weights. most (n) is about the highest score so far: weights may well be above 1, if only they
    stay finite. total (n,16) is the sum of the weights so far, in lanes, sums (n,wide) that of
    values by weights; these shrink where most rises. */
-#define SRU__SLACK 16.0f        /* most rises with scores above it by more: weights <= exp(16) */
 SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, float *most,
                                       float *total, float *sums, size_t wide)
 {
@@ -6889,7 +6886,7 @@ SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, flo
         size_t at;
         for (at = 0; at < keys; at += SRU__W) best = sru__larger(best, sru__load(s + at));
         highest = sru__highest(best);
-        if (highest > now + SRU__SLACK) {
+        if (highest > now + 16.0f) {            /* else weights are at most exp(16) */
             const sru__vec by = sru__exp(sru__zero() + (now - highest));
             for (at = 0; at < wide; at += SRU__W)
                 sru__store(sums + at, sru__load(sums + at) * by);
@@ -7274,12 +7271,10 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef SRU__STR
 #undef SRU__FN
 #undef SRU__VP
-#undef SRU__CHAINS
 #undef SRU__COLUMNS
 #undef SRU__RUN
 #undef SRU__LOADS
 #undef SRU__KNOWN
-#undef SRU__SLACK
 #undef SRU__EACH
 #undef sru__vec
 #undef sru__loose
@@ -7300,7 +7295,6 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef sru__one_of
 #undef sru__sum
 #undef sru__highest
-#undef sru__fold
 #undef sru__smaller
 #undef sru__larger
 #undef sru__exps
