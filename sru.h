@@ -2423,18 +2423,28 @@ static void sru__find_padded(sru__padded *p, const sru__attend_run *r, size_t b,
         if (s->mask_pad[(at - s->M) * s->B + b]) p->key[p->n++] = (uint8_t)(at - start);
 }
 
-/* What of keys start ... end-1 step t sees: keys lo ... hi-1 of all, with attn_mask added, but for
-   padded ones. Other scores are hidden. */
-static void sru__hide(const sru__attend_run *r, const sru__padded *padded, size_t t, float *s,
-                      size_t start, size_t end, size_t lo, size_t hi)
+/* Of the keys from `start` on, the step at place `at` sees lo ... hi-1. Of a later step
+   neither is less. */
+static void sru__seen(const sru__attend_run *r, size_t at, size_t start, size_t *lo, size_t *hi)
 {
-    size_t i;
-    lo = sru__min(sru__max(lo, start), end);
-    hi = sru__min(sru__max(hi, start), end);
-    sru__hide_all(s, lo - start);
-    sru__hide_all(s + (hi - start), end - hi);
+    const size_t window = r->s.window;
+    *lo = window && at + 1 - start > window ? at + 1 - window : start;
+    *hi = r->s.causal || window ? at + 1 : r->S;
+}
+
+/* Scores of keys first ... end-1, of which the step at place `at` sees some, with attn_mask added.
+   Others are hidden, and so are those of padded keys. */
+static void sru__hide(const sru__attend_run *r, const sru__padded *padded, size_t at, size_t start,
+                      float *s, size_t first, size_t end)
+{
+    size_t lo, hi, i;
+    sru__seen(r, at, start, &lo, &hi);
+    lo = sru__min(sru__max(lo, first), end);
+    hi = sru__min(sru__max(hi, first), end);
+    sru__hide_all(s, lo - first);
+    sru__hide_all(s + (hi - first), end - hi);
     if (lo < hi && r->s.attn_mask)
-        r->kern->add_mask(s + (lo - start), r->s.attn_mask + t * r->S + lo, hi - lo);
+        r->kern->add_mask(s + (lo - first), r->s.attn_mask + (at - r->s.M) * r->S + lo, hi - lo);
     for (i = 0; i < padded->n; i++) s[padded->key[i]] = SRU__HIDDEN;
 }
 
@@ -2457,36 +2467,23 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
     }
 }
 
-/* Up to 64 queries of one head: query i, of step t[i], sees keys lo[i] ... hi[i]-1. Block g of the
-   keys, from g*64 on, lies at keys + g % ring * stride. */
+/* Up to 64 queries of one head: query i, of step t[i], is at place + i among the keys, which begin
+   at `start`. Block g of the keys, from g*64 on, lies at keys + g % ring * stride. */
 typedef struct sru__queries {
-    size_t head, n, t[SRU__KEYS], lo[SRU__KEYS], hi[SRU__KEYS];
+    size_t head, n, t[SRU__KEYS], place, start;
     const float *keys;
     size_t ring, stride;
     size_t from, to;                /* in blocks from ... to-1 they see keys, */
     size_t low, high;               /* and all of them see keys low ... high-1 */
 } sru__queries;
 
-static void sru__queries_begin(sru__queries *q, size_t head, const float *keys, size_t ring,
-                               size_t stride)
+static void sru__seen_by_all(const sru__attend_run *r, sru__queries *q)
 {
-    q->head = head;
-    q->keys = keys;
-    q->ring = ring;
-    q->stride = stride;
-    q->n = q->to = q->low = 0;
-    q->from = q->high = SIZE_MAX;
-}
-
-static void sru__queries_add(sru__queries *q, size_t t, size_t lo, size_t hi)
-{
-    q->t[q->n] = t;
-    q->lo[q->n] = lo;
-    q->hi[q->n++] = hi;
-    q->from = sru__min(q->from, lo / SRU__KEYS);
-    q->to = sru__max(q->to, sru__ceil(hi, SRU__KEYS));
-    q->low = sru__max(q->low, lo);
-    q->high = sru__min(q->high, hi);
+    size_t lo, hi;
+    sru__seen(r, q->place, q->start, &lo, &q->high);
+    sru__seen(r, q->place + q->n - 1, q->start, &q->low, &hi);
+    q->from = lo / SRU__KEYS;
+    q->to = sru__ceil(hi, SRU__KEYS);
 }
 
 /* Where query i lies in q, o and a. */
@@ -2496,14 +2493,14 @@ static size_t sru__query_at(const sru__attend_run *r, const sru__queries *q, siz
     return (q->t[i] * r->s.B + q->head / H) * r->s.P + q->head % H * r->hd;
 }
 
-/* How many keys of block g, counted from its first one, queries i ... i+n-1 see at most. */
-static size_t sru__seen_of_block(const sru__queries *q, size_t g, size_t i, size_t n)
+/* How many keys of block g, counted from its first one, queries 0 ... i see at most. */
+static size_t sru__seen_of_block(const sru__attend_run *r, const sru__queries *q, size_t g,
+                                 size_t i)
 {
-    const size_t start = g * SRU__KEYS, end = start + SRU__KEYS;
-    size_t most = 0;
-    if (end <= q->high) return SRU__KEYS;
-    for (; n; n--, i++) most = sru__max(most, sru__min(q->hi[i], end) - sru__min(q->hi[i], start));
-    return most;
+    const size_t first = g * SRU__KEYS;
+    size_t lo, hi;
+    sru__seen(r, q->place + i, q->start, &lo, &hi);
+    return sru__min(sru__max(hi, first) - first, SRU__KEYS);
 }
 
 /* Keys of block g, in whole panels: the last one has fewer, unless it is a ring's. */
@@ -2543,19 +2540,18 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
     const sru_attention *s = &r->s;
     const size_t start = g * SRU__KEYS, few = sru__few(r, q, g), keys = sru__block_keys(r, g);
     sru__padded padded;
-    size_t i;
-    for (i = 0; i < q->n; i += few) {
-        const size_t n = sru__min(few, q->n - i);
+    size_t i, n;
+    for (i = 0; i < q->n; i += n) {
+        n = sru__min(few, q->n - i);
         sru__times_panels(r->kern, queries + i * r->hd, r->hd, 1, n, r->hd,
                           q->keys + g % q->ring * q->stride, r->hd,
-                          sru__ceil(sru__seen_of_block(q, g, i, n), SRU__PANEL),
+                          sru__ceil(sru__seen_of_block(r, q, g, i + n - 1), SRU__PANEL),
                           scores + i * SRU__KEYS, SRU__KEYS, 0);
     }
     sru__find_padded(&padded, r, q->head / (size_t)s->H, start);
     if (!s->attn_mask && !padded.n && start >= q->low && start + SRU__KEYS <= q->high) return;
     for (i = 0; i < q->n; i++)
-        sru__hide(r, &padded, q->t[i], scores + i * SRU__KEYS, start, start + keys, q->lo[i],
-                  q->hi[i]);
+        sru__hide(r, &padded, q->place + i, q->start, scores + i * SRU__KEYS, start, start + keys);
 }
 
 /* Dropout's factors for the weights of step t, of the 64 keys from `start` on. */
@@ -2576,7 +2572,7 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
     const float *block = q->keys + g % q->ring * q->stride;
     float *most = sums + r->room * r->wide, *total = most + SRU__KEYS;
     float mask[SRU__KEYS];
-    size_t i;
+    size_t i, n;
     if (g == q->from) {
         for (i = 0; i < q->n; i++) most[i] = SRU__HIDDEN;
         memset(sums, 0, q->n * width * 4);
@@ -2588,10 +2584,10 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
         sru__attend_mask(r, mask, q->head, q->t[i], g * SRU__KEYS);
         r->kern->multiply(score, score, mask, 0, keys);
     }
-    for (i = 0; i < q->n; i += few) {
-        const size_t n = sru__min(few, q->n - i);
+    for (i = 0; i < q->n; i += n) {
+        n = sru__min(few, q->n - i);
         sru__times_panels(r->kern, scores + i * SRU__KEYS, SRU__KEYS, 1, n,
-                          sru__seen_of_block(q, g, i, n),
+                          sru__seen_of_block(r, q, g, i + n - 1),
                           block + SRU__KEYS * (r->hd + first * SRU__PANEL), SRU__KEYS, count,
                           sums + i * width, width, 1);
     }
@@ -2694,30 +2690,25 @@ static void sru__attend_pack(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-/* Of keys start ... end-1 the step at place `at` sees keys lo ... hi-1. */
-static void sru__seen(const sru_attention *s, size_t at, size_t start, size_t end, size_t *lo,
-                      size_t *hi)
-{
-    *lo = s->window && at + 1 - start > s->window ? at + 1 - s->window : start;
-    *hi = s->causal || s->window ? at + 1 : end;
-}
-
 static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
     sru__queries q;
-    size_t task, t, lo, hi;
+    size_t task, i;
     for (task = begin; task < end; task++) {
         const size_t head = task / r->tasks, turn = task % r->tasks;
         /* blocks from both ends in turn: later queries see more, and threads get as much each */
         const size_t first = SRU__KEYS * (turn % 2 ? r->tasks - 1 - turn / 2 : turn / 2);
-        sru__queries_begin(&q, r->first + head, r->keys + head * r->blocks * r->block, r->blocks,
-                           r->block);
-        for (t = first; t < sru__min(first + SRU__KEYS, s->T); t++) {
-            sru__seen(s, s->M + t, 0, r->S, &lo, &hi);
-            sru__queries_add(&q, t, lo, hi);
-        }
+        q.head = r->first + head;
+        q.n = sru__min(SRU__KEYS, s->T - first);
+        for (i = 0; i < q.n; i++) q.t[i] = first + i;
+        q.place = s->M + first;
+        q.start = 0;
+        q.keys = r->keys + head * r->blocks * r->block;
+        q.ring = r->blocks;
+        q.stride = r->block;
+        sru__seen_by_all(r, &q);
         sru__attend(r, &q, r->scratch + (size_t)thread * r->scratch_size);
     }
 }
@@ -2750,28 +2741,31 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
     const sru_attention *s = &r.s;
     const size_t H = (size_t)s->H, ring = sru__ring_blocks(s->window), length = ring * SRU__KEYS;
     sru__queries q;
-    size_t head, step, lo, hi;
+    size_t step;
+    q.ring = ring;
+    q.stride = H * r.block;
     r.q = &q;
-    for (head = begin; head < end; head++) {
-        const size_t b = head / H, h = head % H;
+    for (q.head = begin; q.head < end; q.head++) {
+        const size_t b = q.head / H, h = q.head % H;
         float *state = s->ring + b * s->ld_ring, *keys = state + 2 + h * r.block;
         /* one length further on, so that what lies before is not negative */
         size_t place = sru__ring_count(state[0], length) + length;
-        size_t start = place - sru__ring_count(state[1], s->window);
+        q.start = place - sru__ring_count(state[1], s->window);
+        q.keys = keys;
         for (step = 0; step < s->T;) {
-            sru__queries_begin(&q, head, keys, ring, H * r.block);
-            for (; step < s->T && q.n < SRU__KEYS; step++) {
+            q.place = place;
+            q.n = 0;
+            /* up to a full block: its queries come before the next key */
+            for (; step < s->T && (!q.n || place % SRU__KEYS); step++) {
                 const float *key = s->kv + (step * s->B + b) * 2 * s->P + h * r.hd;
                 if (s->mask_pad && s->mask_pad[step * s->B + b]) continue;
-                sru__put_key(keys + place / SRU__KEYS % ring * H * r.block, r.hd,
-                             place % SRU__KEYS, key, key + s->P);
-                sru__seen(s, place, start, place, &lo, &hi);
-                sru__queries_add(&q, step, lo, hi);
-                if (++place % SRU__KEYS) continue;
-                step++;                         /* a full block: its queries before the next key */
-                break;
+                sru__put_key(keys + place / SRU__KEYS % ring * q.stride, r.hd, place % SRU__KEYS,
+                             key, key + s->P);
+                q.t[q.n++] = step;
+                place++;
             }
-            if (!q.n) continue;
+            if (!q.n) break;
+            sru__seen_by_all(&r, &q);
             if (r.threads == 1)
                 sru__attend(&r, &q, r.scratch + (size_t)thread * r.scratch_size);
             else
@@ -2973,8 +2967,8 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                 const size_t place = s->M + i * SRU__KEYS;
                 size_t lo, hi, low, high;
                 n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
-                sru__seen(s, place, 0, r->S, &low, &hi);            /* the first query, */
-                sru__seen(s, place + n - 1, 0, r->S, &lo, &high);   /* and the last */
+                sru__seen(r, place, 0, &low, &hi);              /* the first query, */
+                sru__seen(r, place + n - 1, 0, &lo, &high);     /* and the last */
                 if (low >= first + SRU__KEYS || high <= first) continue;
                 sru__times_panels(kern, qs + i * each, hd, 1, n, hd, kt, hd,
                                   sru__ceil(keys, SRU__PANEL), p, SRU__KEYS, 0);
@@ -2983,8 +2977,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                 for (j = 0; j < n; j++) {
                     const size_t t = i * SRU__KEYS + j;
                     float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
-                    sru__seen(s, s->M + t, 0, r->S, &lo, &hi);
-                    sru__hide(r, &padded, t, score, first, first + SRU__KEYS, lo, hi);
+                    sru__hide(r, &padded, place + j, 0, score, first, first + SRU__KEYS);
                     if (s->dropout > 0) {
                         sru__attend_mask(r, mask, head, t, first);
                         kern->multiply(d, d, mask, 0, SRU__KEYS);
