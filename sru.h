@@ -2353,7 +2353,9 @@ typedef struct sru__attend_run {
     sru_attention s;
     const sru__kernels *kern;
     size_t hd, wide;                /* columns of a head, and rounded up to panels */
-    size_t S, blocks, block;        /* keys, blocks of them, floats of a block of one head */
+    size_t S;                       /* keys; those of a ring have no end */
+    size_t seen;                    /* of them by a query, at most */
+    size_t blocks, block, stride;   /* blocks of keys; floats of one, and from one to the next */
     size_t first;                   /* heads (b,h) at hand: (b*H + h) from first on */
     size_t tasks;                   /* of a head */
     float scale;
@@ -2468,11 +2470,10 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
 }
 
 /* Up to 64 queries of one head: query i, of step t[i], is at place + i among the keys, which begin
-   at `start`. Block g of the keys, from g*64 on, lies at keys + g % ring * stride. */
+   at `start`. Block g of the keys, from g*64 on, lies at keys + g % blocks * stride. */
 typedef struct sru__queries {
     size_t head, n, t[SRU__KEYS], place, start;
     const float *keys;
-    size_t ring, stride;
     size_t from, to;                /* in blocks from ... to-1 they see keys, */
     size_t low, high;               /* and all of them see keys low ... high-1 */
 } sru__queries;
@@ -2503,11 +2504,10 @@ static size_t sru__seen_of_block(const sru__attend_run *r, const sru__queries *q
     return sru__min(sru__max(hi, first) - first, SRU__KEYS);
 }
 
-/* Keys of block g, in whole panels: the last one has fewer, unless it is a ring's. */
+/* Keys of block g, in whole panels: the last one may have fewer. */
 static size_t sru__block_keys(const sru__attend_run *r, size_t g)
 {
-    const size_t left = r->s.ring ? SRU__KEYS : r->S - g * SRU__KEYS;
-    return left >= SRU__KEYS ? SRU__KEYS : sru__ceil(left, SRU__PANEL) * SRU__PANEL;
+    return sru__ceil(sru__min(SRU__KEYS, r->S - g * SRU__KEYS), SRU__PANEL) * SRU__PANEL;
 }
 
 /* Queries at a time: where not all of them see the last keys of block g, only a tile's rows, which
@@ -2544,7 +2544,7 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
     for (i = 0; i < q->n; i += n) {
         n = sru__min(few, q->n - i);
         sru__times_panels(r->kern, queries + i * r->hd, r->hd, 1, n, r->hd,
-                          q->keys + g % q->ring * q->stride, r->hd,
+                          q->keys + g % r->blocks * r->stride, r->hd,
                           sru__ceil(sru__seen_of_block(r, q, g, i + n - 1), SRU__PANEL),
                           scores + i * SRU__KEYS, SRU__KEYS, 0);
     }
@@ -2569,7 +2569,7 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
 {
     const sru_attention *s = &r->s;
     const size_t few = sru__few(r, q, g), keys = sru__block_keys(r, g), width = count * SRU__PANEL;
-    const float *block = q->keys + g % q->ring * q->stride;
+    const float *block = q->keys + g % r->blocks * r->stride;
     float *most = sums + r->room * r->wide, *total = most + SRU__KEYS;
     float mask[SRU__KEYS];
     size_t i, n;
@@ -2706,8 +2706,6 @@ static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
         q.place = s->M + first;
         q.start = 0;
         q.keys = r->keys + head * r->blocks * r->block;
-        q.ring = r->blocks;
-        q.stride = r->block;
         sru__seen_by_all(r, &q);
         sru__attend(r, &q, r->scratch + (size_t)thread * r->scratch_size);
     }
@@ -2739,11 +2737,9 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
 {
     sru__attend_run r = *(const sru__attend_run *)job;
     const sru_attention *s = &r.s;
-    const size_t H = (size_t)s->H, ring = sru__ring_blocks(s->window), length = ring * SRU__KEYS;
+    const size_t H = (size_t)s->H, length = r.blocks * SRU__KEYS;
     sru__queries q;
     size_t step;
-    q.ring = ring;
-    q.stride = H * r.block;
     r.q = &q;
     for (q.head = begin; q.head < end; q.head++) {
         const size_t b = q.head / H, h = q.head % H;
@@ -2759,8 +2755,8 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
             for (; step < s->T && (!q.n || place % SRU__KEYS); step++) {
                 const float *key = s->kv + (step * s->B + b) * 2 * s->P + h * r.hd;
                 if (s->mask_pad && s->mask_pad[step * s->B + b]) continue;
-                sru__put_key(keys + place / SRU__KEYS % ring * q.stride, r.hd, place % SRU__KEYS,
-                             key, key + s->P);
+                sru__put_key(keys + place / SRU__KEYS % r.blocks * r.stride, r.hd,
+                             place % SRU__KEYS, key, key + s->P);
                 q.t[q.n++] = step;
                 place++;
             }
@@ -2778,7 +2774,7 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
 static void sru__ring_advance(const sru__attend_run *r)
 {
     const sru_attention *s = &r->s;
-    const size_t length = sru__ring_blocks(s->window) * SRU__KEYS;
+    const size_t length = r->blocks * SRU__KEYS;
     size_t b, t;
     for (b = 0; b < s->B; b++) {
         float *state = s->ring + b * s->ld_ring;
@@ -2826,14 +2822,16 @@ static void sru__attend_begin(sru__attend_run *r, const sru_context *c, const sr
     sru__clear(r, sizeof *r);
     r->s = *s;
     r->kern = sru__kern(c);
-    r->hd = r->s.P / (size_t)r->s.H;
+    r->hd = s->P / (size_t)s->H;
     r->wide = sru__ceil(r->hd, SRU__PANEL) * SRU__PANEL;
-    r->S = r->s.M + r->s.T;
-    r->blocks = sru__ceil(r->S, SRU__KEYS);
+    r->S = s->ring ? SIZE_MAX : s->M + s->T;
+    r->seen = s->window && s->window < r->S ? s->window : r->S;
+    r->blocks = s->ring ? sru__ring_blocks(s->window) : sru__ceil(r->S, SRU__KEYS);
     r->block = sru__block_floats(r->hd);
-    r->tasks = sru__ceil(r->s.T, SRU__KEYS);
+    r->stride = s->ring ? (size_t)s->H * r->block : r->block;
+    r->tasks = sru__ceil(s->T, SRU__KEYS);
     r->scale = (float)(1 / sru__dsqrt((double)r->hd));
-    r->key = sru__key(c->seed, c->step, r->s.id);
+    r->key = sru__key(c->seed, c->step, s->id);
 }
 
 static sru_status sru__attention_forward_run(sru_context *c, const void *args)
@@ -2841,16 +2839,15 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     const sru_attention *s = (const sru_attention *)args;
     sru__attend_run r;
     sru_status status = sru__attention_check(c, s, "attention_forward");
-    size_t all, seen;
+    size_t all;
     int threads, shared;
     if (status) return status;
     if (!s->T || !s->B) return SRU_OK;
     if (!s->o) return SRU__FAIL(c, SRU_EINVAL, "attention_forward: o must not be NULL");
     sru__attend_begin(&r, c, s);
     all = s->B * (size_t)s->H;
-    seen = s->window && (s->ring || s->window < r.S) ? s->window : r.S;
     threads = sru__threads(c, 4.0 * (double)sru__max(s->T, 16) * (double)s->B * (double)s->P
-                              * (double)sru__max(64, seen));
+                              * (double)sru__max(SRU__KEYS, r.seen));
     /* for a block of queries: themselves, scores, sums, and what goes with those */
     r.room = sru__min(SRU__KEYS, s->T);
     r.scratch_size = r.room * (2 * r.wide + SRU__KEYS + SRU__PANEL) + SRU__KEYS;
@@ -2862,8 +2859,7 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
        what is measured is enough for fewer */
     shared = c->measure ? s->ring && 2 * (size_t)s->H <= (size_t)sru__threads(c, 1e30)
                         : r.threads > 1;
-    r.scores = sru__take_floats(c, shared ? sru__ring_blocks(s->window) * SRU__KEYS
-                                            * sru__min(SRU__KEYS, s->T) : 0);
+    r.scores = sru__take_floats(c, shared ? r.blocks * SRU__KEYS * r.room : 0);
     if (!r.scratch || !r.keys || !r.scores) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     if (s->ring) {
@@ -3043,8 +3039,7 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     sru__attend_begin(&r, c, s);
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 10.0 * (double)s->T * (double)s->B * (double)s->P
-                              * (double)sru__max(64, s->window && s->window < r.S ? s->window
-                                                                                : r.S));
+                              * (double)sru__max(SRU__KEYS, r.seen));
     r.parts = sru__min(4, r.blocks);    /* however many threads there are: so sums are the same */
     threads = (int)sru__min((size_t)threads, all * r.parts);
     /* for one head: its queries and gradients in rows and in panels, and what a pair of blocks
