@@ -2775,18 +2775,12 @@ static void sru__ring_advance(const sru__attend_run *r)
 {
     const sru_attention *s = &r->s;
     const size_t length = r->blocks * SRU__KEYS;
-    size_t b, t;
+    size_t b, t, n;
     for (b = 0; b < s->B; b++) {
         float *state = s->ring + b * s->ld_ring;
-        size_t place = sru__ring_count(state[0], length);
-        size_t before = sru__ring_count(state[1], s->window);
-        for (t = 0; t < s->T; t++) {
-            if (s->mask_pad && s->mask_pad[t * s->B + b]) continue;
-            place = (place + 1) % length;
-            before = sru__min(before + 1, s->window - 1);
-        }
-        state[0] = (float)place;
-        state[1] = (float)before;
+        for (t = n = 0; t < s->T; t++) n += !(s->mask_pad && s->mask_pad[t * s->B + b]);
+        state[0] = (float)((sru__ring_count(state[0], length) + n) % length);
+        state[1] = (float)sru__min(sru__ring_count(state[1], s->window) + n, s->window - 1);
     }
 }
 
