@@ -2562,8 +2562,9 @@ static void sru__attend_mask(const sru__attend_run *r, float mask[SRU__KEYS], si
                   SRU__KEYS);
 }
 
-/* Sums of values, by weights that are made of the scores, in panels first ... first+count-1 of
-   columns: sums (n,16*count), and behind their room the highest score and the sum of weights. */
+/* Adds up the values of block g, by weights that are made of the scores, in panels first ...
+   first+count-1 of columns: sums (n,16*count), behind whose room are the highest score and the sum
+   of weights. */
 static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, size_t g,
                                float *scores, float *sums, size_t first, size_t count)
 {
@@ -2573,11 +2574,6 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
     float *most = sums + r->room * r->wide, *total = most + SRU__KEYS;
     float mask[SRU__KEYS];
     size_t i, n;
-    if (g == q->from) {
-        for (i = 0; i < q->n; i++) most[i] = SRU__HIDDEN;
-        memset(sums, 0, q->n * width * 4);
-        memset(total, 0, q->n * SRU__PANEL * 4);
-    }
     r->kern->attend(scores, q->n, keys, most, total, sums, width);
     for (i = 0; i < q->n && s->dropout > 0; i++) {
         float *score = scores + i * SRU__KEYS;
@@ -2593,14 +2589,26 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
     }
 }
 
-/* What comes of the sums. */
-static void sru__attend_results(const sru__attend_run *r, const sru__queries *q, const float *sums,
-                                size_t first, size_t count)
+/* Results of the queries in these panels of columns. Their scores are made here, unless threads
+   share the queries. */
+static void sru__attend(const sru__attend_run *r, const sru__queries *q, size_t first, size_t count,
+                        int thread)
 {
     const sru_attention *s = &r->s;
-    const size_t width = count * SRU__PANEL, column = first * SRU__PANEL;
-    const float *most = sums + r->room * r->wide, *total = most + SRU__KEYS;
-    size_t i;
+    const size_t each = q->n * SRU__KEYS, width = count * SRU__PANEL, column = first * SRU__PANEL;
+    float *queries = r->scratch + (size_t)thread * r->scratch_size;
+    float *scores = queries + r->room * r->wide, *sums = scores + r->room * SRU__KEYS;
+    float *most = sums + r->room * r->wide, *total = most + SRU__KEYS;
+    size_t i, g;
+    if (r->threads == 1) sru__attend_queries(r, q, queries);
+    for (i = 0; i < q->n; i++) most[i] = SRU__HIDDEN;
+    memset(sums, 0, q->n * width * 4);
+    memset(total, 0, q->n * SRU__PANEL * 4);
+    for (g = q->from; g < q->to; g++) {
+        if (r->threads == 1) sru__attend_scores(r, q, g, queries, scores);
+        else memcpy(scores, r->scores + (q->to - 1 - g) * each, each * 4);
+        sru__attend_values(r, q, g, scores, sums, first, count);
+    }
     for (i = 0; i < q->n; i++) {
         const size_t at = sru__query_at(r, q, i) + column;
         const float sum = r->kern->attended(s->o + at, s->a ? s->a + at : NULL,
@@ -2615,22 +2623,8 @@ static void sru__attend_results(const sru__attend_run *r, const sru__queries *q,
     }
 }
 
-static void sru__attend(const sru__attend_run *r, const sru__queries *q, float *scratch)
-{
-    const size_t panels = r->wide / SRU__PANEL;
-    float *queries = scratch, *scores = queries + r->room * r->wide;
-    float *sums = scores + r->room * SRU__KEYS;
-    size_t g;
-    sru__attend_queries(r, q, queries);
-    for (g = q->from; g < q->to; g++) {
-        sru__attend_scores(r, q, g, queries, scores);
-        sru__attend_values(r, q, g, scores, sums, 0, panels);
-    }
-    sru__attend_results(r, q, sums, 0, panels);
-}
-
-/* The same with several threads for the queries of one head: each takes some blocks of keys, then
-   some panels of the values' columns. */
+/* Several threads for the queries of one head: each takes some blocks of keys, then some panels of
+   the values' columns. */
 static void sru__attend_blocks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
@@ -2644,16 +2638,7 @@ static void sru__attend_blocks(void *job, size_t begin, size_t end, int thread)
 static void sru__attend_columns(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
-    const sru__queries *q = r->q;
-    const size_t each = q->n * SRU__KEYS;
-    float *scores = r->scratch + (size_t)thread * r->scratch_size + r->room * r->wide;
-    float *sums = scores + r->room * SRU__KEYS;
-    size_t g;
-    for (g = q->from; g < q->to; g++) {
-        memcpy(scores, r->scores + (q->to - 1 - g) * each, each * 4);
-        sru__attend_values(r, q, g, scores, sums, begin, end - begin);
-    }
-    sru__attend_results(r, q, sums, begin, end - begin);
+    sru__attend(r, r->q, begin, end - begin, thread);
 }
 
 /* Up to 64 rows of one head, `row` apart, as panels of 16 rows, and as panels of 16 columns. */
@@ -2707,7 +2692,7 @@ static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
         q.start = 0;
         q.keys = r->keys + head * r->blocks * r->block;
         sru__seen_by_all(r, &q);
-        sru__attend(r, &q, r->scratch + (size_t)thread * r->scratch_size);
+        sru__attend(r, &q, 0, r->wide / SRU__PANEL, thread);
     }
 }
 
@@ -2737,7 +2722,7 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
 {
     sru__attend_run r = *(const sru__attend_run *)job;
     const sru_attention *s = &r.s;
-    const size_t H = (size_t)s->H, length = r.blocks * SRU__KEYS;
+    const size_t H = (size_t)s->H, length = r.blocks * SRU__KEYS, panels = r.wide / SRU__PANEL;
     sru__queries q;
     size_t step;
     r.q = &q;
@@ -2762,11 +2747,9 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
             }
             if (!q.n) break;
             sru__seen_by_all(&r, &q);
-            if (r.threads == 1)
-                sru__attend(&r, &q, r.scratch + (size_t)thread * r.scratch_size);
-            else
-                sru__parallel_then(r.threads, q.to - q.from, sru__attend_blocks,
-                                   r.wide / SRU__PANEL, sru__attend_columns, &r);
+            if (r.threads == 1) sru__attend(&r, &q, 0, panels, thread);
+            else sru__parallel_then(r.threads, q.to - q.from, sru__attend_blocks, panels,
+                                    sru__attend_columns, &r);
         }
     }
 }
