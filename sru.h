@@ -2913,24 +2913,21 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
     float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
     sru__padded padded;
-    size_t task, last = SIZE_MAX, g, i, j, n;
+    size_t task, g, i, j, n;
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->parts, part = task % r->parts;
         const size_t b = head / H, h = head % H;
+        size_t step = 2 * (r->parts - part) - 1;        /* to and fro: earlier keys are seen more */
         float *dq = r->dq + task * q * panel;
         memset(dq, 0, q * panel * 4);
-        if (head != last) {
+        if (task == begin || !part) {       /* the first of this head here */
             const double dalpha = sru__attend_prepare(r, head, qs, das, qp, dap, mean, kt, p);
-            if (part == 0) r->dalpha[head] = dalpha;
+            if (!part) r->dalpha[head] = dalpha;
         }
-        last = head;
-        for (g = 0; g < r->blocks; g++) {
+        for (g = part; g < r->blocks; g += step, step = 2 * r->parts - step) {
             const size_t first = g * SRU__KEYS, keys = sru__min(SRU__KEYS, r->S - first);
-            const float *key;
-            float *dkey;
-            const size_t turn = g % (2 * r->parts);     /* to and fro: earlier keys are seen more */
-            if ((turn < r->parts ? turn : 2 * r->parts - 1 - turn) != part) continue;
-            key = s->kv + first * row + b * 2 * s->P + h * hd;
+            const float *key = s->kv + first * row + b * 2 * s->P + h * hd;
+            float *dkey = s->dkv + (key - s->kv);
             sru__row_panels(kt, key, row, keys, hd);
             sru__row_panels(vt, key + s->P, row, keys, hd);
             sru__column_panels(kp, key, row, keys, hd);
@@ -2966,7 +2963,6 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                 sru__times_panels(kern, ds, SRU__KEYS, 1, n, keys, kp, SRU__KEYS,
                                   wide / SRU__PANEL, dq + i * panel, wide, 1);
             }
-            dkey = s->dkv + (key - s->kv);
             for (j = 0; j < keys; j++, dkey += row) {
                 kern->scale(dkey, dk + j * wide, alpha * r->scale, hd);
                 kern->scale(dkey + s->P, dv + j * wide, alpha, hd);
