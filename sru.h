@@ -3887,8 +3887,10 @@ static sru_status sru__check_config(const sru_config *f, char *error)
     return SRU_EINVAL;
 }
 
-static const float *sru__weights(const sru_model *m, const sru__slot *s)
+/* A tensor of layer y, or NULL if it has none. */
+static const float *sru__weights(const sru_model *m, const sru__layer *y, int i)
 {
+    const sru__slot *s = &y->slot[i];
     return s->rows ? (const float *)(const void *)((const char *)m->weights + s->at) : NULL;
 }
 
@@ -4041,12 +4043,12 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->use_tanh = m->config.use_tanh != 0;
     s->scale_x = y->scale_x;
     s->a = k->p ? k->p : a;
-    s->w = sru__weights(m, &y->slot[SRU__WEIGHT]);
+    s->w = sru__weights(m, y, SRU__WEIGHT);
     s->type = m->type;
     s->u = k->u;
     s->x = y->skip ? in : NULL;
-    s->v = sru__weights(m, &y->slot[SRU__WEIGHT_C]);
-    s->bias = sru__weights(m, &y->slot[SRU__BIAS]);
+    s->v = sru__weights(m, y, SRU__WEIGHT_C);
+    s->bias = sru__weights(m, y, SRU__BIAS);
     s->mask_c = io->tape && io->dropout_mask && m->config.dropout > 0
               ? io->dropout_mask + (size_t)l * io->B * y->N : k->mask_c;
     s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
@@ -4067,7 +4069,7 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->window = (size_t)m->config.window;
     s->q = k->z + s->M * s->B * s->P;
     s->kv = k->kv;
-    s->alpha = sru__weights(m, &y->slot[SRU__ALPHA]);
+    s->alpha = sru__weights(m, y, SRU__ALPHA);
     s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
     s->memory_mask_pad = s->M ? io->memory_mask_pad : NULL;
     s->attn_mask = io->attn_mask;
@@ -4086,15 +4088,15 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
 {
     const sru_backend *op = c->op;
     const size_t memory = sru__memory_length(y, io, l) * io->B;
-    const float *w = sru__weights(m, &y->slot[SRU__PROJECTION]);
+    const float *w = sru__weights(m, y, SRU__PROJECTION);
     float *z = k->z ? k->z : k->p;
     sru_status status;
     status = op->linear_forward(c, z + memory * y->P, a, w, m->type, NULL, rows, y->P, y->in);
     if (!status && memory)
         status = op->linear_forward(c, z, io->memory[l], w, m->type, NULL, memory, y->P, y->in);
     if (!status && y->attention)
-        status = op->linear_forward(c, k->kv, z, sru__weights(m, &y->slot[SRU__KEYS_VALUES]),
-                                    m->type, NULL, memory + rows, 2 * y->P, y->P);
+        status = op->linear_forward(c, k->kv, z, sru__weights(m, y, SRU__KEYS_VALUES), m->type,
+                                    NULL, memory + rows, 2 * y->P, y->P);
     if (!status && y->attention) {
         sru_attention s;
         sru__fill_attention(&s, m, y, io, l, t0, T, k);
@@ -4107,8 +4109,8 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
     }
     if (!status && y->projected_norm)
         status = op->layernorm_forward(c, k->p, k->p_stats, z,
-                                       sru__weights(m, &y->slot[SRU__PROJECTED_GAIN]),
-                                       sru__weights(m, &y->slot[SRU__PROJECTED_SHIFT]), rows, y->P);
+                                       sru__weights(m, y, SRU__PROJECTED_GAIN),
+                                       sru__weights(m, y, SRU__PROJECTED_SHIFT), rows, y->P);
     if (!status && io->tape && y->drop_p > 0)
         status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(l, SRU__DROP_P), 0, 1,
                              rows * y->P);
@@ -4139,8 +4141,8 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     const int by_table = sru__by_table(m, y, io, l);
     const size_t rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
-    const float *gain = sru__weights(m, &y->slot[SRU__GAIN]);
-    const float *shift = sru__weights(m, &y->slot[SRU__SHIFT]);
+    const float *gain = sru__weights(m, y, SRU__GAIN);
+    const float *shift = sru__weights(m, y, SRU__SHIFT);
     sru_status status = SRU_OK;
     sru_scan s;
     if (y->norm == 1)
@@ -4321,7 +4323,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
     sru_context c = *ctx;
     const sru_backend *op = c.op;
     const size_t memory = sru__memory_length(y, io, l) * io->B;
-    const float *w = sru__weights(m, &y->slot[SRU__PROJECTION]);
+    const float *w = sru__weights(m, y, SRU__PROJECTION);
     sru_status status = SRU_OK;
     if (y->drop_p > 0)
         status = op->dropout(&c, dp, dp, NULL, y->drop_p, sru__id(l, SRU__DROP_P), 0, 1,
@@ -4329,8 +4331,8 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
     if (!status && y->projected_norm)
         status = op->layernorm_backward(&c, dp, dw[SRU__PROJECTED_GAIN], dw[SRU__PROJECTED_SHIFT],
                                         dp, y->attention ? k->o : k->z,
-                                        sru__weights(m, &y->slot[SRU__PROJECTED_GAIN]), k->p_stats,
-                                        0, rows, y->P);
+                                        sru__weights(m, y, SRU__PROJECTED_GAIN), k->p_stats, 0,
+                                        rows, y->P);
     if (!status && y->attention) {      /* forward: kv = W2 z, o = q + alpha*a, q the last of z */
         sru_attention s;
         float *dz = sru__take_floats(&c, (memory + rows) * y->P);
@@ -4345,7 +4347,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
         if (!status && memory) status = op->copy(&c, dz, NULL, memory * y->P * 4);
         if (!status)
             status = op->linear_backward(&c, dz, dw[SRU__KEYS_VALUES], NULL, dkv, k->z,
-                                         sru__weights(m, &y->slot[SRU__KEYS_VALUES]), 1,
+                                         sru__weights(m, y, SRU__KEYS_VALUES), 1,
                                          memory + rows, 2 * y->P, y->P);
         if (!status && memory)
             status = op->linear_backward(&c, io->dmemory ? io->dmemory[l] : NULL,
@@ -4396,7 +4398,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     const int by_table = sru__by_table(m, &y, io, l);
     const size_t T = io->T, rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
-    const float *gain = sru__weights(m, &y.slot[SRU__GAIN]);
+    const float *gain = sru__weights(m, &y, SRU__GAIN);
     const float highway = y.skip ? 1.0f : 0.0f;     /* dx holds its part, to be added to */
     float *dw[SRU__SLOTS], *da = dx;
     sru_status status = SRU_OK;
@@ -4636,7 +4638,7 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
         sru__next_layer(&b, &from->config, to->type, l);
         for (i = 0; i < SRU__SLOTS && !status; i++) {
             const sru__slot s = a.slot[i];
-            const float *w = sru__weights(from, &s);
+            const float *w = sru__weights(from, &a, i);
             char *out = (char *)weights + b.slot[i].at;
             if (w && !s.groups) status = c.op->copy(&c, out, w, s.rows * 4);
             for (g = 0; w && g < s.groups; g++) {
