@@ -3677,6 +3677,7 @@ typedef struct sru__slot {
 } sru__slot;
 
 typedef struct sru__layer {
+    int l;                      /* its number, from 0 on */
     size_t in, N, K, P;         /* P = 0: no projection */
     int norm;                   /* 0 none, 1 of the input, 2 of the output */
     int skip;                   /* x is the skip term: K = 3, and there is one */
@@ -3780,6 +3781,7 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
         y->ring += sru__ring(f, l - 1);
     }
     sru__clear(y->slot, sizeof y->slot);
+    y->l = l;
     y->N = sru__width(f);
     y->in = l > 0 || sru__input_first(f) ? y->N : (size_t)f->input_size;
     y->K = !f->no_skip_term && y->in != y->N ? 4 : 3;
@@ -3921,9 +3923,9 @@ static int sru__drops_x(const sru__layer *y, const sru_io *io)
     return io->tape && y->drop_x > 0;
 }
 
-static size_t sru__memory_length(const sru__layer *y, const sru_io *io, int l)
+static size_t sru__memory_length(const sru__layer *y, const sru_io *io)
 {
-    return y->attention && io->memory && io->memory[l] ? io->memory_length : 0;
+    return y->attention && io->memory && io->memory[y->l] ? io->memory_length : 0;
 }
 
 /* Whether attention goes over the rings in state: in inference with a window, unless the caller
@@ -3933,15 +3935,15 @@ static int sru__through_rings(const sru_config *f, const sru_io *io)
     return f->window && !io->tape && !io->memory && !io->attn_mask;
 }
 
-static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io, size_t rows, int l,
-                     const sru_config *f, sru__kept *k)
+static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer *y,
+                     const sru_io *io, size_t rows, sru__kept *k)
 {
     int ok = 1;
 #define SRU__KEEP(field, count) (ok = ok && (k->field = sru__take_floats(memory, count)) != NULL)
     sru__clear(k, sizeof *k);
     if (y->norm == 1 || sru__drops_x(y, io)) SRU__KEEP(a, rows * y->in);
     if (y->attention) {
-        const size_t all = rows + sru__memory_length(y, io, l) * io->B;
+        const size_t all = rows + sru__memory_length(y, io) * io->B;
         SRU__KEEP(z, all * y->P);
         SRU__KEEP(kv, all * 2 * y->P);
         if (y->projected_norm) SRU__KEEP(o, rows * y->P);
@@ -3955,7 +3957,7 @@ static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io,
         SRU__KEEP(softmax, rows * 2 * sru__heads(f));
     }
     if (y->projected_norm) SRU__KEEP(p_stats, rows * 2);
-    if (l > 0 || sru__input_first(f)) SRU__KEEP(in, rows * y->in);
+    if (y->l > 0 || sru__input_first(f)) SRU__KEEP(in, rows * y->in);
     if (y->norm) SRU__KEEP(stats, rows * 2);
     SRU__KEEP(u, rows * y->K * y->N);
     SRU__KEEP(c, rows * y->N);
@@ -3982,7 +3984,7 @@ static int sru__tape(const sru_context *c, size_t *measure, const sru_model *m, 
     ok = *state != NULL;
     for (l = 0; l < sru__layers(f) && ok; l++) {
         sru__next_layer(&y, f, m->type, l);
-        ok = sru__keep(&tape, &y, io, io->T * io->B, l, f, &kept[l]);
+        ok = sru__keep(&tape, f, &y, io, io->T * io->B, &kept[l]);
     }
     return ok;
 }
@@ -3991,9 +3993,9 @@ static int sru__tape(const sru_context *c, size_t *measure, const sru_model *m, 
    layer has those of its dropouts, see sru__layer, and of its attention. */
 enum { SRU__DROP_X, SRU__DROP_C, SRU__DROP_OUT, SRU__DROP_P, SRU__DROP_ATTENTION };
 
-static uint32_t sru__id(int layer, int kind)
+static uint32_t sru__id(const sru__layer *y, int kind)
 {
-    return 0x80000000u | (uint32_t)layer << 3 | (uint32_t)kind;
+    return 0x80000000u | (uint32_t)y->l << 3 | (uint32_t)kind;
 }
 
 typedef struct sru__call {
@@ -4001,20 +4003,20 @@ typedef struct sru__call {
     const sru_io *io;
 } sru__call;
 
-/* The caller's mask for layer l's input: (B,width) of layer 0, then (B,N) of each. */
-static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const sru_io *io, int l)
+/* The caller's mask for the layer's input: (B,width) of layer 0, then (B,N) of each. */
+static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const sru_io *io)
 {
     const sru_config *f = &m->config;
     const size_t first = sru__input_first(f) ? y->N : (size_t)f->input_size;
     if (!io->rnn_dropout_mask) return NULL;
-    return io->rnn_dropout_mask + (l ? io->B * (first + (size_t)(l - 1) * y->N) : 0);
+    return io->rnn_dropout_mask + (y->l ? io->B * (first + (size_t)(y->l - 1) * y->N) : 0);
 }
 
 /* Whether training multiplies the first layer's matrices by the V rows of the embedding, and looks
    up u, instead of T*B rows of x: where that is fewer, and each row goes there as it is. */
-static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *io, int l)
+static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *io)
 {
-    return l == 0 && m->vocab_size && io->tape && m->vocab_size < io->T * io->B && y->norm != 1
+    return y->l == 0 && m->vocab_size && io->tape && m->vocab_size < io->T * io->B && y->norm != 1
         && !sru__drops_x(y, io) && m->config.arch != SRU_ARCH_SRUPP
         && !sru__input_first(&m->config);
 }
@@ -4025,12 +4027,12 @@ static int sru__looks_up_x(const sru_model *m, const sru_io *io)
     sru__layer y;
     if (!m->vocab_size) return 0;
     y = sru__layer_at(&m->config, m->type, 0);
-    return y.skip || !sru__by_table(m, &y, io, 0);
+    return y.skip || !sru__by_table(m, &y, io);
 }
 
 /* a: what the layer's first product takes, of as many rows as there are, or of the V rows. */
 static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
-                           int l, size_t t0, size_t T, const float *in, const float *a,
+                           size_t t0, size_t T, const float *in, const float *a,
                            const sru__kept *k)
 {
     sru__clear(s, sizeof *s);
@@ -4050,19 +4052,19 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->v = sru__weights(m, y, SRU__WEIGHT_C);
     s->bias = sru__weights(m, y, SRU__BIAS);
     s->mask_c = io->tape && io->dropout_mask && m->config.dropout > 0
-              ? io->dropout_mask + (size_t)l * io->B * y->N : k->mask_c;
+              ? io->dropout_mask + (size_t)y->l * io->B * y->N : k->mask_c;
     s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
     s->c = k->c;
     s->ldc = y->S;
 }
 
 static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru__layer *y,
-                                const sru_io *io, int l, size_t t0, size_t T, const sru__kept *k)
+                                const sru_io *io, size_t t0, size_t T, const sru__kept *k)
 {
     sru__clear(s, sizeof *s);
     s->T = T;
     s->B = io->B;
-    s->M = sru__memory_length(y, io, l);
+    s->M = sru__memory_length(y, io);
     s->P = y->P;
     s->H = (int)sru__heads(&m->config);
     s->causal = m->config.causal;
@@ -4074,7 +4076,7 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->memory_mask_pad = s->M ? io->memory_mask_pad : NULL;
     s->attn_mask = io->attn_mask;
     s->dropout = io->tape ? m->config.attn_dropout : 0;
-    s->id = sru__id(l, SRU__DROP_ATTENTION);
+    s->id = sru__id(y, SRU__DROP_ATTENTION);
     s->o = k->o ? k->o : k->p;
     s->a = k->attended;
     s->stats = k->softmax;
@@ -4082,24 +4084,24 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
 
 /* From the layer's input a to what enters its last product: p = a W0', and in SRU++ attention over
    it, layer norm and dropout. */
-static sru_status sru__project(const sru_context *c, const sru_model *m, const sru_io *io,
-                               const sru__layer *y, int l, size_t t0, size_t T, size_t rows,
-                               const float *a, float *state, const sru__kept *k)
+static sru_status sru__project(const sru_context *c, const sru_model *m, const sru__layer *y,
+                               const sru_io *io, size_t t0, size_t T, size_t rows, const float *a,
+                               float *state, const sru__kept *k)
 {
     const sru_backend *op = c->op;
-    const size_t memory = sru__memory_length(y, io, l) * io->B;
+    const size_t memory = sru__memory_length(y, io) * io->B;
     const float *w = sru__weights(m, y, SRU__PROJECTION);
     float *z = k->z ? k->z : k->p;
     sru_status status;
     status = op->linear_forward(c, z + memory * y->P, a, w, m->type, NULL, rows, y->P, y->in);
     if (!status && memory)
-        status = op->linear_forward(c, z, io->memory[l], w, m->type, NULL, memory, y->P, y->in);
+        status = op->linear_forward(c, z, io->memory[y->l], w, m->type, NULL, memory, y->P, y->in);
     if (!status && y->attention)
         status = op->linear_forward(c, k->kv, z, sru__weights(m, y, SRU__KEYS_VALUES), m->type,
                                     NULL, memory + rows, 2 * y->P, y->P);
     if (!status && y->attention) {
         sru_attention s;
-        sru__fill_attention(&s, m, y, io, l, t0, T, k);
+        sru__fill_attention(&s, m, y, io, t0, T, k);
         if (sru__through_rings(&m->config, io)) {
             s.ring = state + y->ring;
             s.ld_ring = y->S;
@@ -4112,7 +4114,7 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
                                        sru__weights(m, y, SRU__PROJECTED_GAIN),
                                        sru__weights(m, y, SRU__PROJECTED_SHIFT), rows, y->P);
     if (!status && io->tape && y->drop_p > 0)
-        status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(l, SRU__DROP_P), 0, 1,
+        status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(y, SRU__DROP_P), 0, 1,
                              rows * y->P);
     return status;
 }
@@ -4130,15 +4132,14 @@ static sru_status sru__look_up_u(sru_context *c, const sru_model *m, const sru_i
                                                       m->vocab_size);
 }
 
-/* T steps of layer l. out may be in where nothing is kept. state: at the start; in inference the
+/* T steps of a layer. out may be in where nothing is kept. state: at the start; in inference the
    new one takes its place. */
-static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const sru_io *io,
-                                     const sru__layer *y, int l, size_t t0, size_t T,
-                                     const float *in, float *out, float *state,
-                                     const sru__kept *k)
+static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const sru__layer *y,
+                                     const sru_io *io, size_t t0, size_t T, const float *in,
+                                     float *out, float *state, const sru__kept *k)
 {
     const sru_backend *op = c->op;
-    const int by_table = sru__by_table(m, y, io, l);
+    const int by_table = sru__by_table(m, y, io);
     const size_t rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
     const float *gain = sru__weights(m, y, SRU__GAIN);
@@ -4148,17 +4149,17 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (y->norm == 1)
         status = op->layernorm_forward(c, k->a, k->stats, in, gain, shift, rows, y->in);
     if (!status && sru__drops_x(y, io))
-        status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io, l), y->drop_x,
-                             sru__id(l, SRU__DROP_X), 0, T, io->B * y->in);
-    if (!status && y->P) status = sru__project(c, m, io, y, l, t0, T, a_rows, a, state, k);
+        status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io), y->drop_x,
+                             sru__id(y, SRU__DROP_X), 0, T, io->B * y->in);
+    if (!status && y->P) status = sru__project(c, m, y, io, t0, T, a_rows, a, state, k);
     if (!status && k->mask_c)
-        status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(l, SRU__DROP_C), 0, 1,
+        status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(y, SRU__DROP_C), 0, 1,
                              io->B * y->N);
     if (status) return status;
-    sru__fill_scan(&s, m, y, io, l, t0, T, in, a, k);
-    s.c0 = state + (size_t)l * y->N;
+    sru__fill_scan(&s, m, y, io, t0, T, in, a, k);
+    s.c0 = state + (size_t)y->l * y->N;
     if (io->tape) state = io->state;
-    s.cT = state ? state + (size_t)l * y->N : NULL;
+    s.cT = state ? state + (size_t)y->l * y->N : NULL;
     s.h = k->g ? k->g : out;
     if (by_table) status = sru__look_up_u(c, m, io, &s);
     if (!status) status = op->scan_forward(c, &s);
@@ -4166,8 +4167,8 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
         status = op->layernorm_forward(c, out, k->stats, s.h, gain, shift, rows, y->N);
     if (!status && io->tape && y->drop_out > 0)
         status = op->dropout(c, out, out, io->layer_dropout_mask
-                             ? io->layer_dropout_mask + (size_t)l * rows * y->N : NULL, y->drop_out,
-                             sru__id(l, SRU__DROP_OUT), 0, 1, rows * y->N);
+                             ? io->layer_dropout_mask + (size_t)y->l * rows * y->N : NULL,
+                             y->drop_out, sru__id(y, SRU__DROP_OUT), 0, 1, rows * y->N);
     return status;
 }
 
@@ -4289,14 +4290,14 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             sru__kept *k = &kept[io->tape ? l : 0];
             float *out = l + 1 == L ? h : io->tape ? k[1].in : (L - 1 - l) % 2 ? other : h;
             sru__next_layer(&y, f, m->type, l);
-            if (!io->tape && !sru__keep(&layer, &y, io, T * B, l, f, k))
+            if (!io->tape && !sru__keep(&layer, f, &y, io, T * B, k))
                 return sru__no_memory(c);
             if (io->saved && io->saved[l])
                 status = in ? c->op->copy(c, io->saved[l] + t0 * B * y.in, in, T * B * y.in * 4)
                        : c->op->embedding_forward(c, io->saved[l], io->tokens, m->embedding,
                                                   io->T * B, y.in, m->vocab_size);
             if (status) break;
-            status = sru__layer_forward(&layer, m, io, &y, l, t0, T, in, out, state, k);
+            status = sru__layer_forward(&layer, m, &y, io, t0, T, in, out, state, k);
             in = out;
         }
         if (c->measure || !io->T || !B) break;          /* no chunk is longer than the first */
@@ -4316,17 +4317,18 @@ SRUDEF sru_status sru_forward(const sru_context *ctx, const sru_model *model, co
 #ifndef SRU_NO_BACKWARD
 /* From dp, which is overwritten, to da = beta da + ... (NULL: not wanted). */
 static sru_status sru__project_backward(const sru_context *ctx, const sru_model *m,
-                                        const sru_io *io, const sru__layer *y, int l, size_t rows,
+                                        const sru__layer *y, const sru_io *io, size_t rows,
                                         const float *a, float *da, float beta, float *dp,
                                         float *const *dw, const sru__kept *k)
 {
     sru_context c = *ctx;
     const sru_backend *op = c.op;
-    const size_t memory = sru__memory_length(y, io, l) * io->B;
+    const size_t memory = sru__memory_length(y, io) * io->B;
     const float *w = sru__weights(m, y, SRU__PROJECTION);
+    float *dmemory = io->dmemory ? io->dmemory[y->l] : NULL;
     sru_status status = SRU_OK;
     if (y->drop_p > 0)
-        status = op->dropout(&c, dp, dp, NULL, y->drop_p, sru__id(l, SRU__DROP_P), 0, 1,
+        status = op->dropout(&c, dp, dp, NULL, y->drop_p, sru__id(y, SRU__DROP_P), 0, 1,
                              rows * y->P);
     if (!status && y->projected_norm)
         status = op->layernorm_backward(&c, dp, dw[SRU__PROJECTED_GAIN], dw[SRU__PROJECTED_SHIFT],
@@ -4338,7 +4340,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
         float *dz = sru__take_floats(&c, (memory + rows) * y->P);
         float *dkv = sru__take_floats(&c, (memory + rows) * 2 * y->P);
         if (!dz || !dkv) return sru__no_memory(&c);
-        sru__fill_attention(&s, m, y, io, l, 0, io->T, k);
+        sru__fill_attention(&s, m, y, io, 0, io->T, k);
         s.dout = dp;
         s.dq = dz + memory * y->P;
         s.dkv = dkv;
@@ -4350,13 +4352,12 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
                                          sru__weights(m, y, SRU__KEYS_VALUES), 1,
                                          memory + rows, 2 * y->P, y->P);
         if (!status && memory)
-            status = op->linear_backward(&c, io->dmemory ? io->dmemory[l] : NULL,
-                                         dw[SRU__PROJECTION], NULL, dz, io->memory[l], w, 0, memory,
-                                         y->P, y->in);
+            status = op->linear_backward(&c, dmemory, dw[SRU__PROJECTION], NULL, dz,
+                                         io->memory[y->l], w, 0, memory, y->P, y->in);
         dp = dz + memory * y->P;
     }
-    if (!status && !memory && io->dmemory && io->dmemory[l])    /* nobody attends to it */
-        status = op->copy(&c, io->dmemory[l], NULL, io->memory_length * io->B * y->in * 4);
+    if (!status && !memory && dmemory)  /* nobody attends to it */
+        status = op->copy(&c, dmemory, NULL, io->memory_length * io->B * y->in * 4);
     if (!status)                        /* forward: z = W0 a */
         status = op->linear_backward(&c, da, dw[SRU__PROJECTION], NULL, dp, a, w, beta, rows, y->P,
                                      y->in);
@@ -4386,66 +4387,66 @@ static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model
     return status;
 }
 
-/* Layer l: from dh to dx (NULL: not wanted), which may be dh. What norm and dropout of the outputs
-   make of dh is written to dg; it may be either. */
-static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m, const sru_io *io,
-                                      int l, const float *in, const float *c0, float *dx,
-                                      const float *dh, float *dg, const sru__kept *k)
+/* From dh to dx (NULL: not wanted), which may be dh. What norm and dropout of the outputs make of
+   dh is written to dg; it may be either. */
+static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m,
+                                      const sru__layer *y, const sru_io *io, const float *in,
+                                      const float *c0, float *dx, const float *dh, float *dg,
+                                      const sru__kept *k)
 {
     sru_context c = *ctx;
     const sru_backend *op = c.op;
-    const sru__layer y = sru__layer_at(&m->config, SRU_PLAIN, l);
-    const int by_table = sru__by_table(m, &y, io, l);
+    const int by_table = sru__by_table(m, y, io);
     const size_t T = io->T, rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
-    const float *gain = sru__weights(m, &y, SRU__GAIN);
-    const float highway = y.skip ? 1.0f : 0.0f;     /* dx holds its part, to be added to */
+    const float *gain = sru__weights(m, y, SRU__GAIN);
+    const float highway = y->skip ? 1.0f : 0.0f;    /* dx holds its part, to be added to */
     float *dw[SRU__SLOTS], *da = dx;
     sru_status status = SRU_OK;
     sru_scan s;
     int i;
     for (i = 0; i < SRU__SLOTS; i++)
-        dw[i] = io->grads && y.slot[i].rows
-              ? (float *)(void *)((char *)io->grads + y.slot[i].at) : NULL;
-    if (y.drop_out > 0) {
+        dw[i] = io->grads && y->slot[i].rows
+              ? (float *)(void *)((char *)io->grads + y->slot[i].at) : NULL;
+    if (y->drop_out > 0) {
         status = op->dropout(&c, dg, dh, io->layer_dropout_mask
-                             ? io->layer_dropout_mask + (size_t)l * rows * y.N : NULL, y.drop_out,
-                             sru__id(l, SRU__DROP_OUT), 0, 1, rows * y.N);
+                             ? io->layer_dropout_mask + (size_t)y->l * rows * y->N : NULL,
+                             y->drop_out, sru__id(y, SRU__DROP_OUT), 0, 1, rows * y->N);
         dh = dg;
     }
-    if (!status && y.norm == 2) {
+    if (!status && y->norm == 2) {
         status = op->layernorm_backward(&c, dg, dw[SRU__GAIN], dw[SRU__SHIFT], dh, k->g, gain,
-                                        k->stats, 0, rows, y.N);
+                                        k->stats, 0, rows, y->N);
         dh = dg;
     }
     if (status) return status;
 
     /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of it */
-    if (k->a) da = dx || y.norm == 1 ? sru__take_floats(&c, rows * y.in) : NULL;
-    if (k->a && (dx || y.norm == 1) && !da) return sru__no_memory(&c);
-    sru__fill_scan(&s, m, &y, io, l, 0, T, in, a, k);
-    s.c0 = c0 + (size_t)l * y.N;
+    if (k->a) da = dx || y->norm == 1 ? sru__take_floats(&c, rows * y->in) : NULL;
+    if (k->a && (dx || y->norm == 1) && !da) return sru__no_memory(&c);
+    sru__fill_scan(&s, m, y, io, 0, T, in, a, k);
+    s.c0 = c0 + (size_t)y->l * y->N;
     s.dh = dh;
-    s.dc = io->dstate ? io->dstate + (size_t)l * y.N : NULL;
+    s.dc = io->dstate ? io->dstate + (size_t)y->l * y->N : NULL;
     s.du = k->u;
-    s.dx = y.skip ? dx : NULL;
+    s.dx = y->skip ? dx : NULL;
     if (by_table) da = io->dembedding;
-    s.da = y.P ? sru__take_floats(&c, a_rows * y.P) : da;
-    if (y.P && !s.da) return sru__no_memory(&c);
+    s.da = y->P ? sru__take_floats(&c, a_rows * y->P) : da;
+    if (y->P && !s.da) return sru__no_memory(&c);
     s.dw = dw[SRU__WEIGHT];
     s.dv = m->config.v1 ? NULL : dw[SRU__WEIGHT_C];
     s.dbias = dw[SRU__BIAS];
-    status = by_table ? sru__by_table_backward(&c, m, io, &s, y.P ? 0 : 1)
+    status = by_table ? sru__by_table_backward(&c, m, io, &s, y->P ? 0 : 1)
                       : op->scan_backward(&c, &s);
-    if (!status && y.P)
-        status = sru__project_backward(&c, m, io, &y, l, a_rows, a, da,
+    if (!status && y->P)
+        status = sru__project_backward(&c, m, y, io, a_rows, a, da,
                                        by_table ? 1 : da == dx ? highway : 0, s.da, dw, k);
-    if (!status && da && sru__drops_x(&y, io))
-        status = op->dropout(&c, y.norm == 1 ? da : dx, da, sru__mask_x(m, &y, io, l), y.drop_x,
-                             sru__id(l, SRU__DROP_X), y.norm == 1 ? 0 : highway, T, io->B * y.in);
-    if (!status && y.norm == 1)
+    if (!status && da && sru__drops_x(y, io))
+        status = op->dropout(&c, y->norm == 1 ? da : dx, da, sru__mask_x(m, y, io), y->drop_x,
+                             sru__id(y, SRU__DROP_X), y->norm == 1 ? 0 : highway, T, io->B * y->in);
+    if (!status && y->norm == 1)
         status = op->layernorm_backward(&c, dx, dw[SRU__GAIN], dw[SRU__SHIFT], da, in, gain,
-                                        k->stats, highway, rows, y.in);
+                                        k->stats, highway, rows, y->in);
     return status;
 }
 
@@ -4475,9 +4476,11 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
                                           m->vocab_size);
         x = looked_up;
     }
-    for (l = L - 1; l >= 0 && !status; l--)
-        status = sru__layer_backward(c, m, io, l, kept[l].in ? kept[l].in : x, tape_state,
+    for (l = L - 1; l >= 0 && !status; l--) {
+        const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
+        status = sru__layer_backward(c, m, &y, io, kept[l].in ? kept[l].in : x, tape_state,
                                      l > 0 || first ? d : dx, l + 1 < L ? d : io->dh, d, &kept[l]);
+    }
     if (first && !status)
         status = c->op->linear_backward(c, dx, io->grads, NULL, d, x, (const float *)m->weights, 0,
                                         rows, N, wide);
