@@ -3889,11 +3889,11 @@ static sru_status sru__check_config(const sru_config *f, char *error)
     return SRU_EINVAL;
 }
 
-/* A tensor of layer y, or NULL if it has none. */
-static const float *sru__weights(const sru_model *m, const sru__layer *y, int i)
+/* Tensor i of a layer, among the weights or the gradients of all; NULL: there is none. */
+static float *sru__tensor(const void *weights, const sru__layer *y, int i)
 {
     const sru__slot *s = &y->slot[i];
-    return s->rows ? (const float *)(const void *)((const char *)m->weights + s->at) : NULL;
+    return weights && s->rows ? (float *)(uintptr_t)((const char *)weights + s->at) : NULL;
 }
 
 /* What forward keeps for backward, of one layer, in the tape; in inference what the layer itself
@@ -4045,12 +4045,12 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->use_tanh = m->config.use_tanh != 0;
     s->scale_x = y->scale_x;
     s->a = k->p ? k->p : a;
-    s->w = sru__weights(m, y, SRU__WEIGHT);
+    s->w = sru__tensor(m->weights, y, SRU__WEIGHT);
     s->type = m->type;
     s->u = k->u;
     s->x = y->skip ? in : NULL;
-    s->v = sru__weights(m, y, SRU__WEIGHT_C);
-    s->bias = sru__weights(m, y, SRU__BIAS);
+    s->v = sru__tensor(m->weights, y, SRU__WEIGHT_C);
+    s->bias = sru__tensor(m->weights, y, SRU__BIAS);
     s->mask_c = io->tape && io->dropout_mask && m->config.dropout > 0
               ? io->dropout_mask + (size_t)y->l * io->B * y->N : k->mask_c;
     s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
@@ -4071,7 +4071,7 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->window = (size_t)m->config.window;
     s->q = k->z + s->M * s->B * s->P;
     s->kv = k->kv;
-    s->alpha = sru__weights(m, y, SRU__ALPHA);
+    s->alpha = sru__tensor(m->weights, y, SRU__ALPHA);
     s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
     s->memory_mask_pad = s->M ? io->memory_mask_pad : NULL;
     s->attn_mask = io->attn_mask;
@@ -4090,15 +4090,15 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
 {
     const sru_backend *op = c->op;
     const size_t memory = sru__memory_length(y, io) * io->B;
-    const float *w = sru__weights(m, y, SRU__PROJECTION);
+    const float *w = sru__tensor(m->weights, y, SRU__PROJECTION);
     float *z = k->z ? k->z : k->p;
     sru_status status;
     status = op->linear_forward(c, z + memory * y->P, a, w, m->type, NULL, rows, y->P, y->in);
     if (!status && memory)
         status = op->linear_forward(c, z, io->memory[y->l], w, m->type, NULL, memory, y->P, y->in);
     if (!status && y->attention)
-        status = op->linear_forward(c, k->kv, z, sru__weights(m, y, SRU__KEYS_VALUES), m->type,
-                                    NULL, memory + rows, 2 * y->P, y->P);
+        status = op->linear_forward(c, k->kv, z, sru__tensor(m->weights, y, SRU__KEYS_VALUES),
+                                    m->type, NULL, memory + rows, 2 * y->P, y->P);
     if (!status && y->attention) {
         sru_attention s;
         sru__fill_attention(&s, m, y, io, t0, T, k);
@@ -4111,8 +4111,9 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
     }
     if (!status && y->projected_norm)
         status = op->layernorm_forward(c, k->p, k->p_stats, z,
-                                       sru__weights(m, y, SRU__PROJECTED_GAIN),
-                                       sru__weights(m, y, SRU__PROJECTED_SHIFT), rows, y->P);
+                                       sru__tensor(m->weights, y, SRU__PROJECTED_GAIN),
+                                       sru__tensor(m->weights, y, SRU__PROJECTED_SHIFT), rows,
+                                       y->P);
     if (!status && io->tape && y->drop_p > 0)
         status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(y, SRU__DROP_P), 0, 1,
                              rows * y->P);
@@ -4142,8 +4143,8 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     const int by_table = sru__by_table(m, y, io);
     const size_t rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
-    const float *gain = sru__weights(m, y, SRU__GAIN);
-    const float *shift = sru__weights(m, y, SRU__SHIFT);
+    const float *gain = sru__tensor(m->weights, y, SRU__GAIN);
+    const float *shift = sru__tensor(m->weights, y, SRU__SHIFT);
     sru_status status = SRU_OK;
     sru_scan s;
     if (y->norm == 1)
@@ -4319,22 +4320,24 @@ SRUDEF sru_status sru_forward(const sru_context *ctx, const sru_model *model, co
 static sru_status sru__project_backward(const sru_context *ctx, const sru_model *m,
                                         const sru__layer *y, const sru_io *io, size_t rows,
                                         const float *a, float *da, float beta, float *dp,
-                                        float *const *dw, const sru__kept *k)
+                                        const sru__kept *k)
 {
     sru_context c = *ctx;
     const sru_backend *op = c.op;
     const size_t memory = sru__memory_length(y, io) * io->B;
-    const float *w = sru__weights(m, y, SRU__PROJECTION);
+    const float *w = sru__tensor(m->weights, y, SRU__PROJECTION);
+    float *dw = sru__tensor(io->grads, y, SRU__PROJECTION);
     float *dmemory = io->dmemory ? io->dmemory[y->l] : NULL;
     sru_status status = SRU_OK;
     if (y->drop_p > 0)
         status = op->dropout(&c, dp, dp, NULL, y->drop_p, sru__id(y, SRU__DROP_P), 0, 1,
                              rows * y->P);
     if (!status && y->projected_norm)
-        status = op->layernorm_backward(&c, dp, dw[SRU__PROJECTED_GAIN], dw[SRU__PROJECTED_SHIFT],
-                                        dp, y->attention ? k->o : k->z,
-                                        sru__weights(m, y, SRU__PROJECTED_GAIN), k->p_stats, 0,
-                                        rows, y->P);
+        status = op->layernorm_backward(&c, dp, sru__tensor(io->grads, y, SRU__PROJECTED_GAIN),
+                                        sru__tensor(io->grads, y, SRU__PROJECTED_SHIFT), dp,
+                                        y->attention ? k->o : k->z,
+                                        sru__tensor(m->weights, y, SRU__PROJECTED_GAIN),
+                                        k->p_stats, 0, rows, y->P);
     if (!status && y->attention) {      /* forward: kv = W2 z, o = q + alpha*a, q the last of z */
         sru_attention s;
         float *dz = sru__take_floats(&c, (memory + rows) * y->P);
@@ -4344,23 +4347,22 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
         s.dout = dp;
         s.dq = dz + memory * y->P;
         s.dkv = dkv;
-        s.dalpha = dw[SRU__ALPHA];
+        s.dalpha = sru__tensor(io->grads, y, SRU__ALPHA);
         status = op->attention_backward(&c, &s);
         if (!status && memory) status = op->copy(&c, dz, NULL, memory * y->P * 4);
         if (!status)
-            status = op->linear_backward(&c, dz, dw[SRU__KEYS_VALUES], NULL, dkv, k->z,
-                                         sru__weights(m, y, SRU__KEYS_VALUES), 1,
+            status = op->linear_backward(&c, dz, sru__tensor(io->grads, y, SRU__KEYS_VALUES), NULL,
+                                         dkv, k->z, sru__tensor(m->weights, y, SRU__KEYS_VALUES), 1,
                                          memory + rows, 2 * y->P, y->P);
         if (!status && memory)
-            status = op->linear_backward(&c, dmemory, dw[SRU__PROJECTION], NULL, dz,
-                                         io->memory[y->l], w, 0, memory, y->P, y->in);
+            status = op->linear_backward(&c, dmemory, dw, NULL, dz, io->memory[y->l], w, 0, memory,
+                                         y->P, y->in);
         dp = dz + memory * y->P;
     }
     if (!status && !memory && dmemory)  /* nobody attends to it */
         status = op->copy(&c, dmemory, NULL, io->memory_length * io->B * y->in * 4);
     if (!status)                        /* forward: z = W0 a */
-        status = op->linear_backward(&c, da, dw[SRU__PROJECTION], NULL, dp, a, w, beta, rows, y->P,
-                                     y->in);
+        status = op->linear_backward(&c, da, dw, NULL, dp, a, w, beta, rows, y->P, y->in);
     return status;
 }
 
@@ -4399,15 +4401,12 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     const int by_table = sru__by_table(m, y, io);
     const size_t T = io->T, rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
-    const float *gain = sru__weights(m, y, SRU__GAIN);
+    const float *gain = sru__tensor(m->weights, y, SRU__GAIN);
     const float highway = y->skip ? 1.0f : 0.0f;    /* dx holds its part, to be added to */
-    float *dw[SRU__SLOTS], *da = dx;
+    float *dgain = sru__tensor(io->grads, y, SRU__GAIN);
+    float *dshift = sru__tensor(io->grads, y, SRU__SHIFT), *da = dx;
     sru_status status = SRU_OK;
     sru_scan s;
-    int i;
-    for (i = 0; i < SRU__SLOTS; i++)
-        dw[i] = io->grads && y->slot[i].rows
-              ? (float *)(void *)((char *)io->grads + y->slot[i].at) : NULL;
     if (y->drop_out > 0) {
         status = op->dropout(&c, dg, dh, io->layer_dropout_mask
                              ? io->layer_dropout_mask + (size_t)y->l * rows * y->N : NULL,
@@ -4415,8 +4414,8 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
         dh = dg;
     }
     if (!status && y->norm == 2) {
-        status = op->layernorm_backward(&c, dg, dw[SRU__GAIN], dw[SRU__SHIFT], dh, k->g, gain,
-                                        k->stats, 0, rows, y->N);
+        status = op->layernorm_backward(&c, dg, dgain, dshift, dh, k->g, gain, k->stats, 0, rows,
+                                        y->N);
         dh = dg;
     }
     if (status) return status;
@@ -4433,20 +4432,20 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     if (by_table) da = io->dembedding;
     s.da = y->P ? sru__take_floats(&c, a_rows * y->P) : da;
     if (y->P && !s.da) return sru__no_memory(&c);
-    s.dw = dw[SRU__WEIGHT];
-    s.dv = m->config.v1 ? NULL : dw[SRU__WEIGHT_C];
-    s.dbias = dw[SRU__BIAS];
+    s.dw = sru__tensor(io->grads, y, SRU__WEIGHT);
+    s.dv = m->config.v1 ? NULL : sru__tensor(io->grads, y, SRU__WEIGHT_C);
+    s.dbias = sru__tensor(io->grads, y, SRU__BIAS);
     status = by_table ? sru__by_table_backward(&c, m, io, &s, y->P ? 0 : 1)
                       : op->scan_backward(&c, &s);
     if (!status && y->P)
         status = sru__project_backward(&c, m, y, io, a_rows, a, da,
-                                       by_table ? 1 : da == dx ? highway : 0, s.da, dw, k);
+                                       by_table ? 1 : da == dx ? highway : 0, s.da, k);
     if (!status && da && sru__drops_x(y, io))
         status = op->dropout(&c, y->norm == 1 ? da : dx, da, sru__mask_x(m, y, io), y->drop_x,
                              sru__id(y, SRU__DROP_X), y->norm == 1 ? 0 : highway, T, io->B * y->in);
     if (!status && y->norm == 1)
-        status = op->layernorm_backward(&c, dx, dw[SRU__GAIN], dw[SRU__SHIFT], da, in, gain,
-                                        k->stats, highway, rows, y->in);
+        status = op->layernorm_backward(&c, dx, dgain, dshift, da, in, gain, k->stats, highway,
+                                        rows, y->in);
     return status;
 }
 
@@ -4587,8 +4586,7 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
         const size_t rows = y.slot[SRU__WEIGHT].rows, cols = y.slot[SRU__WEIGHT].cols;
         float *w[SRU__SLOTS];
         double v = (double)f->weight_c_init;
-        for (k = 0; k < SRU__SLOTS; k++)
-            w[k] = (float *)(void *)((char *)weights + y.slot[k].at);
+        for (k = 0; k < SRU__SLOTS; k++) w[k] = sru__tensor(weights, &y, k);
         /* 2.x: variance 1/columns. 3.0-dev: Glorot and Bengio 2010, 2/(rows + columns). Of the
            product before, but in SRU++, nn.Linear's own: 1/(3 columns) */
         for (k = 0; k <= SRU__WEIGHT; k++) {
@@ -4641,8 +4639,8 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
         sru__next_layer(&b, &from->config, to->type, l);
         for (i = 0; i < SRU__SLOTS && !status; i++) {
             const sru__slot s = a.slot[i];
-            const float *w = sru__weights(from, &a, i);
-            char *out = (char *)weights + b.slot[i].at;
+            const float *w = sru__tensor(from->weights, &a, i);
+            char *out = (char *)sru__tensor(weights, &b, i);
             if (w && !s.groups) status = c.op->copy(&c, out, w, s.rows * 4);
             for (g = 0; w && g < s.groups; g++) {
                 const size_t n = s.rows / s.groups;
@@ -5272,8 +5270,7 @@ static int sru__next_tensor(sru__walk *w)
     else sru__say(w->t.name, "%srnn_lst.%u.%s", w->prefix, (size_t)w->l, s->name);
     w->t.shape[0] = s->transpose ? s->cols : s->rows;
     if (s->groups) w->t.shape[1] = s->transpose ? s->rows : s->cols;
-    if (w->i == SRU__SLOTS) w->t.data = &w->y.scale_x;
-    else if (w->m->weights) w->t.data = (float *)(uintptr_t)sru__weights(w->m, s);
+    w->t.data = w->i == SRU__SLOTS ? &w->y.scale_x : sru__tensor(w->m->weights, &w->y, w->i);
     w->t.interleave = s->interleave;
     w->t.transpose = s->transpose;
     return 1;
