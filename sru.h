@@ -3936,8 +3936,9 @@ static int sru__through_rings(const sru_config *f, const sru_io *io)
 }
 
 static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer *y,
-                     const sru_io *io, size_t rows, sru__kept *k)
+                     const sru_io *io, sru__kept *k)
 {
+    const size_t rows = io->T * io->B;
     int ok = 1;
 #define SRU__KEEP(field, count) (ok = ok && (k->field = sru__take_floats(memory, count)) != NULL)
     sru__clear(k, sizeof *k);
@@ -3984,7 +3985,7 @@ static int sru__tape(const sru_context *c, size_t *measure, const sru_model *m, 
     ok = *state != NULL;
     for (l = 0; l < sru__layers(f) && ok; l++) {
         sru__next_layer(&y, f, m->type, l);
-        ok = sru__keep(&tape, f, &y, io, io->T * io->B, &kept[l]);
+        ok = sru__keep(&tape, f, &y, io, &kept[l]);
     }
     return ok;
 }
@@ -4032,11 +4033,10 @@ static int sru__looks_up_x(const sru_model *m, const sru_io *io)
 
 /* a: what the layer's first product takes, of as many rows as there are, or of the V rows. */
 static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
-                           size_t t0, size_t T, const float *in, const float *a,
-                           const sru__kept *k)
+                           const float *in, const float *a, const sru__kept *k)
 {
     sru__clear(s, sizeof *s);
-    s->T = T;
+    s->T = io->T;
     s->B = io->B;
     s->N = y->N;
     s->A = y->P ? y->P : y->in;
@@ -4053,16 +4053,16 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->bias = sru__tensor(m->weights, y, SRU__BIAS);
     s->mask_c = io->tape && io->dropout_mask && m->config.dropout > 0
               ? io->dropout_mask + (size_t)y->l * io->B * y->N : k->mask_c;
-    s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
+    s->mask_pad = io->mask_pad;
     s->c = k->c;
     s->ldc = y->S;
 }
 
 static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru__layer *y,
-                                const sru_io *io, size_t t0, size_t T, const sru__kept *k)
+                                const sru_io *io, const sru__kept *k)
 {
     sru__clear(s, sizeof *s);
-    s->T = T;
+    s->T = io->T;
     s->B = io->B;
     s->M = sru__memory_length(y, io);
     s->P = y->P;
@@ -4072,7 +4072,7 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->q = k->z + s->M * s->B * s->P;
     s->kv = k->kv;
     s->alpha = sru__tensor(m->weights, y, SRU__ALPHA);
-    s->mask_pad = io->mask_pad ? io->mask_pad + t0 * io->B : NULL;
+    s->mask_pad = io->mask_pad;
     s->memory_mask_pad = s->M ? io->memory_mask_pad : NULL;
     s->attn_mask = io->attn_mask;
     s->dropout = io->tape ? m->config.attn_dropout : 0;
@@ -4085,8 +4085,8 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
 /* From the layer's input a to what enters its last product: p = a W0', and in SRU++ attention over
    it, layer norm and dropout. */
 static sru_status sru__project(const sru_context *c, const sru_model *m, const sru__layer *y,
-                               const sru_io *io, size_t t0, size_t T, size_t rows, const float *a,
-                               float *state, const sru__kept *k)
+                               const sru_io *io, size_t rows, const float *a,
+                               const sru__kept *k)
 {
     const sru_backend *op = c->op;
     const size_t memory = sru__memory_length(y, io) * io->B;
@@ -4101,9 +4101,9 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
                                     m->type, NULL, memory + rows, 2 * y->P, y->P);
     if (!status && y->attention) {
         sru_attention s;
-        sru__fill_attention(&s, m, y, io, t0, T, k);
+        sru__fill_attention(&s, m, y, io, k);
         if (sru__through_rings(&m->config, io)) {
-            s.ring = state + y->ring;
+            s.ring = io->state + y->ring;
             s.ld_ring = y->S;
         }
         status = op->attention_forward(c, &s);
@@ -4133,15 +4133,15 @@ static sru_status sru__look_up_u(sru_context *c, const sru_model *m, const sru_i
                                                       m->vocab_size);
 }
 
-/* T steps of a layer. out may be in where nothing is kept. state: at the start; in inference the
-   new one takes its place. */
+/* One layer. out may be in where nothing is kept; c0 is the state at the start, which may be
+   io->state. */
 static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const sru__layer *y,
-                                     const sru_io *io, size_t t0, size_t T, const float *in,
-                                     float *out, float *state, const sru__kept *k)
+                                     const sru_io *io, const float *in, float *out,
+                                     const float *c0, const sru__kept *k)
 {
     const sru_backend *op = c->op;
     const int by_table = sru__by_table(m, y, io);
-    const size_t rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
+    const size_t rows = io->T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
     const float *gain = sru__tensor(m->weights, y, SRU__GAIN);
     const float *shift = sru__tensor(m->weights, y, SRU__SHIFT);
@@ -4151,16 +4151,15 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
         status = op->layernorm_forward(c, k->a, k->stats, in, gain, shift, rows, y->in);
     if (!status && sru__drops_x(y, io))
         status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io), y->drop_x,
-                             sru__id(y, SRU__DROP_X), 0, T, io->B * y->in);
-    if (!status && y->P) status = sru__project(c, m, y, io, t0, T, a_rows, a, state, k);
+                             sru__id(y, SRU__DROP_X), 0, io->T, io->B * y->in);
+    if (!status && y->P) status = sru__project(c, m, y, io, a_rows, a, k);
     if (!status && k->mask_c)
         status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(y, SRU__DROP_C), 0, 1,
                              io->B * y->N);
     if (status) return status;
-    sru__fill_scan(&s, m, y, io, t0, T, in, a, k);
-    s.c0 = state + (size_t)y->l * y->N;
-    if (io->tape) state = io->state;
-    s.cT = state ? state + (size_t)y->l * y->N : NULL;
+    sru__fill_scan(&s, m, y, io, in, a, k);
+    s.c0 = c0 + (size_t)y->l * y->N;
+    s.cT = io->state ? io->state + (size_t)y->l * y->N : NULL;
     s.h = k->g ? k->g : out;
     if (by_table) status = sru__look_up_u(c, m, io, &s);
     if (!status) status = op->scan_forward(c, &s);
@@ -4245,7 +4244,8 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     const int first = sru__input_first(f);
     sru__kept kept[SRU__KEPT];
     sru__layer y;
-    float *state = io->state, *other = NULL, *x = NULL;
+    sru_io part = *io;              /* of the steps that are done now */
+    float *c0, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
     size_t steps = io->T, t0, ignored = 0;
     int l, attends = 0, whole;
@@ -4259,46 +4259,49 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         steps = sru__steps(c, steps, B, sru__lot(N, least, 4 * least));
     }
     if (io->tape) {
-        if (!sru__tape(c, &ignored, m, io, &state, kept)) return sru__no_memory(c);
-        status = c->op->copy(c, state, io->state, B * S * 4);
-    } else if (L > 1 || first) {
-        other = sru__take_floats(c, steps * B * N);
+        if (!sru__tape(c, &ignored, m, io, &c0, kept)) return sru__no_memory(c);
+        status = c->op->copy(c, c0, io->state, B * S * 4);
+    } else {
+        if (!io->state) {
+            part.state = sru__take_floats(c, B * S);
+            if (!part.state) return sru__no_memory(c);
+            status = c->op->copy(c, part.state, NULL, B * S * 4);
+        }
+        c0 = part.state;
+        other = sru__take_floats(c, L > 1 || first ? steps * B * N : 0);
         if (!other) return sru__no_memory(c);
-    }
-    if (!state) {
-        state = sru__take_floats(c, B * S);
-        if (!state) return sru__no_memory(c);
-        status = c->op->copy(c, state, NULL, B * S * 4);
     }
     if (sru__looks_up_x(m, io)) {
         x = sru__take_floats(c, steps * B * wide);
         if (!x) return sru__no_memory(c);
     }
     for (t0 = 0; (t0 < io->T || t0 == 0) && !status; t0 += steps) {
-        const size_t T = sru__min(steps, io->T - t0);
-        const float *in = x ? x : m->vocab_size || !io->x ? NULL : io->x + t0 * B * wide;
-        float *h = io->h ? io->h + t0 * B * N : NULL;
+        const size_t T = sru__min(steps, io->T - t0), rows = T * B;
+        const float *in = x;
+        part.T = T;
+        if (io->x && !m->vocab_size) in = io->x + t0 * B * wide;
+        if (io->tokens) part.tokens = io->tokens + t0 * B;
+        if (io->h) part.h = io->h + t0 * B * N;
+        if (io->mask_pad) part.mask_pad = io->mask_pad + t0 * B;
         if (x)
-            status = c->op->embedding_forward(c, x, io->tokens ? io->tokens + t0 * B : NULL,
-                                              m->embedding, T * B, wide, m->vocab_size);
+            status = c->op->embedding_forward(c, x, part.tokens, m->embedding, rows, wide,
+                                              m->vocab_size);
         if (first && !status) {
-            float *out = io->tape ? kept[0].in : L % 2 ? other : h;
-            status = c->op->linear_forward(c, out, in, m->weights, m->type, NULL, T * B, N, wide);
+            float *out = io->tape ? kept[0].in : L % 2 ? other : part.h;
+            status = c->op->linear_forward(c, out, in, m->weights, m->type, NULL, rows, N, wide);
             in = out;
         }
         for (l = 0; l < L && !status; l++) {
             sru_context layer = *c;
             sru__kept *k = &kept[io->tape ? l : 0];
-            float *out = l + 1 == L ? h : io->tape ? k[1].in : (L - 1 - l) % 2 ? other : h;
+            float *out = l + 1 < L && io->tape ? k[1].in : (L - 1 - l) % 2 ? other : part.h;
             sru__next_layer(&y, f, m->type, l);
-            if (!io->tape && !sru__keep(&layer, f, &y, io, T * B, k))
-                return sru__no_memory(c);
+            if (!io->tape && !sru__keep(&layer, f, &y, &part, k)) return sru__no_memory(c);
             if (io->saved && io->saved[l])
-                status = in ? c->op->copy(c, io->saved[l] + t0 * B * y.in, in, T * B * y.in * 4)
-                       : c->op->embedding_forward(c, io->saved[l], io->tokens, m->embedding,
-                                                  io->T * B, y.in, m->vocab_size);
-            if (status) break;
-            status = sru__layer_forward(&layer, m, &y, io, t0, T, in, out, state, k);
+                status = in ? c->op->copy(c, io->saved[l] + t0 * B * y.in, in, rows * y.in * 4)
+                       : c->op->embedding_forward(c, io->saved[l], part.tokens, m->embedding, rows,
+                                                  y.in, m->vocab_size);
+            if (!status) status = sru__layer_forward(&layer, m, &y, &part, in, out, c0, k);
             in = out;
         }
         if (c->measure || !io->T || !B) break;          /* no chunk is longer than the first */
@@ -4343,7 +4346,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
         float *dz = sru__take_floats(&c, (memory + rows) * y->P);
         float *dkv = sru__take_floats(&c, (memory + rows) * 2 * y->P);
         if (!dz || !dkv) return sru__no_memory(&c);
-        sru__fill_attention(&s, m, y, io, 0, io->T, k);
+        sru__fill_attention(&s, m, y, io, k);
         s.dout = dp;
         s.dq = dz + memory * y->P;
         s.dkv = dkv;
@@ -4399,7 +4402,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     sru_context c = *ctx;
     const sru_backend *op = c.op;
     const int by_table = sru__by_table(m, y, io);
-    const size_t T = io->T, rows = T * io->B, a_rows = by_table ? m->vocab_size : rows;
+    const size_t rows = io->T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
     const float *gain = sru__tensor(m->weights, y, SRU__GAIN);
     const float highway = y->skip ? 1.0f : 0.0f;    /* dx holds its part, to be added to */
@@ -4423,7 +4426,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of it */
     if (k->a) da = dx || y->norm == 1 ? sru__take_floats(&c, rows * y->in) : NULL;
     if (k->a && (dx || y->norm == 1) && !da) return sru__no_memory(&c);
-    sru__fill_scan(&s, m, y, io, 0, T, in, a, k);
+    sru__fill_scan(&s, m, y, io, in, a, k);
     s.c0 = c0 + (size_t)y->l * y->N;
     s.dh = dh;
     s.dc = io->dstate ? io->dstate + (size_t)y->l * y->N : NULL;
@@ -4442,7 +4445,8 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
                                        by_table ? 1 : da == dx ? highway : 0, s.da, k);
     if (!status && da && sru__drops_x(y, io))
         status = op->dropout(&c, y->norm == 1 ? da : dx, da, sru__mask_x(m, y, io), y->drop_x,
-                             sru__id(y, SRU__DROP_X), y->norm == 1 ? 0 : highway, T, io->B * y->in);
+                             sru__id(y, SRU__DROP_X), y->norm == 1 ? 0 : highway, io->T,
+                             io->B * y->in);
     if (!status && y->norm == 1)
         status = op->layernorm_backward(&c, dx, dgain, dshift, da, in, gain, k->stats, highway,
                                         rows, y->in);
