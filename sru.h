@@ -3897,7 +3897,8 @@ static float *sru__tensor(const void *weights, const sru__layer *y, int i)
 }
 
 /* What forward keeps for backward, of one layer, in the tape; in inference what the layer itself
-   needs, in scratch memory. */
+   needs, in scratch memory. Without layer norm of what is projected o is p, without attention z is
+   o. */
 typedef struct sru__kept {
     float *in;              /* (T,B,in) the layer's input, where it is not the caller's x */
     float *stats;           /* (T,B,2) of layer norm */
@@ -3943,15 +3944,15 @@ static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer 
 #define SRU__KEEP(field, count) (ok = ok && (k->field = sru__take_floats(memory, count)) != NULL)
     sru__clear(k, sizeof *k);
     if (y->norm == 1 || sru__drops_x(y, io)) SRU__KEEP(a, rows * y->in);
+    if (y->P) SRU__KEEP(p, rows * y->P);
+    k->o = k->p;
+    if (y->projected_norm) SRU__KEEP(o, rows * y->P);
+    k->z = k->o;
     if (y->attention) {
         const size_t all = rows + sru__memory_length(y, io) * io->B;
         SRU__KEEP(z, all * y->P);
         SRU__KEEP(kv, all * 2 * y->P);
-        if (y->projected_norm) SRU__KEEP(o, rows * y->P);
-    } else if (y->projected_norm) {
-        SRU__KEEP(z, rows * y->P);
     }
-    if (y->P) SRU__KEEP(p, rows * y->P);
     if (!io->tape) return ok;
     if (y->attention) {
         SRU__KEEP(attended, rows * y->P);
@@ -4077,7 +4078,7 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->attn_mask = io->attn_mask;
     s->dropout = io->tape ? m->config.attn_dropout : 0;
     s->id = sru__id(y, SRU__DROP_ATTENTION);
-    s->o = k->o ? k->o : k->p;
+    s->o = k->o;
     s->a = k->attended;
     s->stats = k->softmax;
 }
@@ -4091,13 +4092,13 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
     const sru_backend *op = c->op;
     const size_t memory = sru__memory_length(y, io) * io->B;
     const float *w = sru__tensor(m->weights, y, SRU__PROJECTION);
-    float *z = k->z ? k->z : k->p;
     sru_status status;
-    status = op->linear_forward(c, z + memory * y->P, a, w, m->type, NULL, rows, y->P, y->in);
+    status = op->linear_forward(c, k->z + memory * y->P, a, w, m->type, NULL, rows, y->P, y->in);
     if (!status && memory)
-        status = op->linear_forward(c, z, io->memory[y->l], w, m->type, NULL, memory, y->P, y->in);
+        status = op->linear_forward(c, k->z, io->memory[y->l], w, m->type, NULL, memory, y->P,
+                                    y->in);
     if (!status && y->attention)
-        status = op->linear_forward(c, k->kv, z, sru__tensor(m->weights, y, SRU__KEYS_VALUES),
+        status = op->linear_forward(c, k->kv, k->z, sru__tensor(m->weights, y, SRU__KEYS_VALUES),
                                     m->type, NULL, memory + rows, 2 * y->P, y->P);
     if (!status && y->attention) {
         sru_attention s;
@@ -4107,10 +4108,9 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
             s.ld_ring = y->S;
         }
         status = op->attention_forward(c, &s);
-        z = s.o;
     }
     if (!status && y->projected_norm)
-        status = op->layernorm_forward(c, k->p, k->p_stats, z,
+        status = op->layernorm_forward(c, k->p, k->p_stats, k->o,
                                        sru__tensor(m->weights, y, SRU__PROJECTED_GAIN),
                                        sru__tensor(m->weights, y, SRU__PROJECTED_SHIFT), rows,
                                        y->P);
@@ -4337,8 +4337,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
                              rows * y->P);
     if (!status && y->projected_norm)
         status = op->layernorm_backward(&c, dp, sru__tensor(io->grads, y, SRU__PROJECTED_GAIN),
-                                        sru__tensor(io->grads, y, SRU__PROJECTED_SHIFT), dp,
-                                        y->attention ? k->o : k->z,
+                                        sru__tensor(io->grads, y, SRU__PROJECTED_SHIFT), dp, k->o,
                                         sru__tensor(m->weights, y, SRU__PROJECTED_GAIN),
                                         k->p_stats, 0, rows, y->P);
     if (!status && y->attention) {      /* forward: kv = W2 z, o = q + alpha*a, q the last of z */
