@@ -3919,11 +3919,6 @@ enum { SRU__KEPT = SRU_MAX_LAYERS };
 enum { SRU__KEPT = 2 };     /* in inference kept[0] alone: less of a small stack. Of 1 gcc warns */
 #endif
 
-static int sru__drops_x(const sru__layer *y, const sru_io *io)
-{
-    return io->tape && y->drop_x > 0;
-}
-
 static size_t sru__memory_length(const sru__layer *y, const sru_io *io)
 {
     return y->attention && io->memory && io->memory[y->l] ? io->memory_length : 0;
@@ -3943,7 +3938,7 @@ static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer 
     int ok = 1;
 #define SRU__KEEP(field, count) (ok = ok && (k->field = sru__take_floats(memory, count)) != NULL)
     sru__clear(k, sizeof *k);
-    if (y->norm == 1 || sru__drops_x(y, io)) SRU__KEEP(a, rows * y->in);
+    if (y->norm == 1 || y->drop_x > 0) SRU__KEEP(a, rows * y->in);
     if (y->P) SRU__KEEP(p, rows * y->P);
     k->o = k->p;
     if (y->projected_norm) SRU__KEEP(o, rows * y->P);
@@ -4019,8 +4014,7 @@ static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const s
 static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *io)
 {
     return y->l == 0 && m->vocab_size && io->tape && m->vocab_size < io->T * io->B && y->norm != 1
-        && !sru__drops_x(y, io) && m->config.arch != SRU_ARCH_SRUPP
-        && !sru__input_first(&m->config);
+        && y->drop_x == 0 && m->config.arch != SRU_ARCH_SRUPP && !sru__input_first(&m->config);
 }
 
 /* Whether x itself is looked up. */
@@ -4114,7 +4108,7 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
                                        sru__tensor(m->weights, y, SRU__PROJECTED_GAIN),
                                        sru__tensor(m->weights, y, SRU__PROJECTED_SHIFT), rows,
                                        y->P);
-    if (!status && io->tape && y->drop_p > 0)
+    if (!status && y->drop_p > 0)
         status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(y, SRU__DROP_P), 0, 1,
                              rows * y->P);
     return status;
@@ -4149,7 +4143,7 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     sru_scan s;
     if (y->norm == 1)
         status = op->layernorm_forward(c, k->a, k->stats, in, gain, shift, rows, y->in);
-    if (!status && sru__drops_x(y, io))
+    if (!status && y->drop_x > 0)
         status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io), y->drop_x,
                              sru__id(y, SRU__DROP_X), 0, io->T, io->B * y->in);
     if (!status && y->P) status = sru__project(c, m, y, io, a_rows, a, k);
@@ -4165,7 +4159,7 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (!status) status = op->scan_forward(c, &s);
     if (!status && y->norm == 2)
         status = op->layernorm_forward(c, out, k->stats, s.h, gain, shift, rows, y->N);
-    if (!status && io->tape && y->drop_out > 0)
+    if (!status && y->drop_out > 0)
         status = op->dropout(c, out, out, io->layer_dropout_mask
                              ? io->layer_dropout_mask + (size_t)y->l * rows * y->N : NULL,
                              y->drop_out, sru__id(y, SRU__DROP_OUT), 0, 1, rows * y->N);
@@ -4296,7 +4290,10 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             sru__kept *k = &kept[io->tape ? l : 0];
             float *out = l + 1 < L && io->tape ? k[1].in : (L - 1 - l) % 2 ? other : part.h;
             sru__next_layer(&y, f, m->type, l);
-            if (!io->tape && !sru__keep(&layer, f, &y, &part, k)) return sru__no_memory(c);
+            if (!io->tape) {
+                y.drop_x = y.drop_c = y.drop_out = y.drop_p = 0;
+                if (!sru__keep(&layer, f, &y, &part, k)) return sru__no_memory(c);
+            }
             if (io->saved && io->saved[l])
                 status = in ? c->op->copy(c, io->saved[l] + t0 * B * y.in, in, rows * y.in * 4)
                        : c->op->embedding_forward(c, io->saved[l], part.tokens, m->embedding, rows,
@@ -4442,7 +4439,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     if (!status && y->P)
         status = sru__project_backward(&c, m, y, io, a_rows, a, da,
                                        by_table ? 1 : da == dx ? highway : 0, s.da, k);
-    if (!status && da && sru__drops_x(y, io))
+    if (!status && da && y->drop_x > 0)
         status = op->dropout(&c, y->norm == 1 ? da : dx, da, sru__mask_x(m, y, io), y->drop_x,
                              sru__id(y, SRU__DROP_X), y->norm == 1 ? 0 : highway, io->T,
                              io->B * y->in);
