@@ -3965,15 +3965,16 @@ static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer 
 }
 
 /* The tape, of which sru_size() told the size: the state at the start, then what each layer keeps.
-   It is measured apart from scratch memory. */
-static int sru__tape(const sru_context *c, size_t *measure, const sru_model *m, const sru_io *io,
-                     float **state, sru__kept *kept)
+   It is measured apart from scratch memory, where it is to be known. */
+static sru_status sru__tape(const sru_context *c, size_t *measure, const sru_model *m,
+                            const sru_io *io, float **state, sru__kept *kept)
 {
     const sru_config *f = &m->config;
     sru_context tape = *c;
     sru__layer y;
+    size_t ignored = 0;
     int l, ok;
-    if (c->measure) tape.measure = measure;
+    if (c->measure) tape.measure = measure ? measure : &ignored;
     tape.work = io->tape;
     tape.work_size = SIZE_MAX / 2;
     tape.work_used = 0;
@@ -3983,7 +3984,7 @@ static int sru__tape(const sru_context *c, size_t *measure, const sru_model *m, 
         sru__next_layer(&y, f, m->type, l);
         ok = sru__keep(&tape, f, &y, io, &kept[l]);
     }
-    return ok;
+    return ok ? SRU_OK : sru__no_memory(c);
 }
 
 /* Random numbers of a model: these have the top bit, those of the caller's operators have not. A
@@ -4241,7 +4242,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     sru_io part = *io;              /* of the steps that are done now */
     float *c0, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
-    size_t steps = io->T, t0, ignored = 0;
+    size_t steps = io->T, t0;
     int l, attends = 0, whole;
     for (l = 0; l < L; l++) attends |= sru__attends(f, l);
     /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
@@ -4253,8 +4254,8 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         steps = sru__steps(c, steps, B, sru__lot(N, least, 4 * least));
     }
     if (io->tape) {
-        if (!sru__tape(c, &ignored, m, io, &c0, kept)) return sru__no_memory(c);
-        status = c->op->copy(c, c0, io->state, B * S * 4);
+        status = sru__tape(c, NULL, m, io, &c0, kept);
+        if (!status) status = c->op->copy(c, c0, io->state, B * S * 4);
     } else {
         if (!io->state) {
             part.state = sru__take_floats(c, B * S);
@@ -4458,12 +4459,11 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     const size_t N = sru__width(f), rows = io->T * io->B, wide = (size_t)f->input_size;
     const int first = sru__input_first(f);
     sru__kept kept[SRU_MAX_LAYERS];
-    float *tape_state = NULL, *d, *dx = io->dx;     /* d (T,B,N): from layer to layer */
+    float *c0 = NULL, *d, *dx = io->dx;     /* d (T,B,N): from layer to layer */
     const float *x = io->x;
-    sru_status status = SRU_OK;
-    size_t ignored = 0;
+    sru_status status = sru__tape(c, NULL, m, io, &c0, kept);
     int l;
-    if (!sru__tape(c, &ignored, m, io, &tape_state, kept)) return sru__no_memory(c);
+    if (status) return status;
     d = sru__take_floats(c, rows * N);
     if (!d) return sru__no_memory(c);
     if (m->vocab_size) dx = NULL;
@@ -4477,7 +4477,7 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     }
     for (l = L - 1; l >= 0 && !status; l--) {
         const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
-        status = sru__layer_backward(c, m, &y, io, kept[l].in ? kept[l].in : x, tape_state,
+        status = sru__layer_backward(c, m, &y, io, kept[l].in ? kept[l].in : x, c0,
                                      l > 0 || first ? d : dx, l + 1 < L ? d : io->dh, d, &kept[l]);
     }
     if (first && !status)
@@ -4545,8 +4545,7 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
             if (!status) status = sru_backward(&c, &m, &io);
             io.T = T;
         }
-        if (!status && !sru__tape(&c, &n->tape, &m, &io, &state, kept))
-            status = sru__no_memory(&c);
+        if (!status) status = sru__tape(&c, &n->tape, &m, &io, &state, kept);
     }
 #endif
     return status;
