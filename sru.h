@@ -5239,8 +5239,8 @@ typedef struct sru__walk {
     const sru_model *m;
     const char *prefix;             /* of at most SRU__PREFIX bytes, so that names fit */
     int n;                          /* number of t; those that a layer has not have one, too */
-    int l, i;                       /* its layer, and its slot there */
-    sru__layer y;
+    sru__layer y;                   /* its layer, and its slot there */
+    int i;
     sru_tensor t;
 } sru__walk;
 
@@ -5257,16 +5257,17 @@ static int sru__next_tensor(sru__walk *w)
     const sru_config *f = &w->m->config;
     const int layers = sru__layers(f), scales = layers * SRU__SLOTS;
     const sru__slot *s;
+    int l;
     do {
         if (++w->n == scales + layers) return 0;
-        w->l = w->n < scales ? w->n / SRU__SLOTS : w->n - scales;
+        l = w->n < scales ? w->n / SRU__SLOTS : w->n - scales;
         w->i = w->n < scales ? w->n % SRU__SLOTS : SRU__SLOTS;
-        if (w->i == 0 || w->i == SRU__SLOTS) sru__next_layer(&w->y, f, w->m->type, w->l);
+        if (w->i == 0 || w->i == SRU__SLOTS) sru__next_layer(&w->y, f, w->m->type, l);
         s = &w->y.slot[w->i];
     } while (!s->rows);
     sru__clear(&w->t, sizeof w->t);
     if (w->i == SRU__INPUT) sru__say(w->t.name, "%s%s", w->prefix, s->name);
-    else sru__say(w->t.name, "%srnn_lst.%u.%s", w->prefix, (size_t)w->l, s->name);
+    else sru__say(w->t.name, "%srnn_lst.%u.%s", w->prefix, (size_t)w->y.l, s->name);
     w->t.shape[0] = s->transpose ? s->cols : s->rows;
     if (s->groups) w->t.shape[1] = s->transpose ? s->rows : s->cols;
     w->t.data = w->i == SRU__SLOTS ? &w->y.scale_x : sru__tensor(w->m->weights, &w->y, w->i);
