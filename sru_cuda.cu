@@ -9,14 +9,14 @@
        sru_context gpu = {0};
        gpu.op = sru_cuda_open(NULL, SRU_CUDA_FLOAT32, error);
        float *x = gpu.op->alloc(&gpu, bytes);       // device memory
-       gpu.op->copy(&gpu, x, host_x, bytes);        // either way, either side
+       gpu.op->copy(&gpu, x, host_x, bytes);        // from and to host or device memory
        sru_forward(&gpu, &model, &io);              // model.weights, io.x, io.h ... on the device
 
-   First the kernels, with their equations and, of most, the bytes that they move; then the
-   operators that launch them; then the table. Sums are taken in one order: the same call gives the
-   same bits. Nothing waits for the GPU, and nothing is allocated, where ctx->work is given and
-   results stay on the device: so calls can be captured in a CUDA graph. It keeps all arguments that
-   are not arrays as they were: the context's seed and step, adamw's t and scale. */
+   First come the kernels, with their equations and, for most, the bytes that they move; then the
+   operators, which launch them; then the table. Sums are taken in a fixed order, so the same call
+   gives the same bits. If ctx->work is given and results stay on the device, nothing waits for the
+   GPU and nothing is allocated, so calls can be captured in a CUDA graph. A graph keeps arguments
+   that are not arrays as they were: the context's seed and step, adamw's t and scale. */
 #define SRU_CUDA
 #include "sru.h"
 #include <cublas_v2.h>
@@ -30,16 +30,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifndef SRU_CUDA_U              /* bytes of scratch memory at a time for u: products of */
-#define SRU_CUDA_U (256 << 20)          /* fewer rows do not fill the GPU evenly */
+#ifndef SRU_CUDA_U              /* bytes of scratch memory for u at a time: with less, products */
+#define SRU_CUDA_U (256 << 20)  /* have too few rows to fill the GPU evenly */
 #endif
-#ifndef SRU_CUDA_SCORES         /* and for attention's scores: so much stays in L2 */
+#ifndef SRU_CUDA_SCORES         /* bytes for attention's scores at a time: this much stays in L2 */
 #define SRU_CUDA_SCORES (24 << 20)
 #endif
 
 namespace {
 
-enum { WARP = 32, PARTS = 32, PANEL = 16 };     /* PARTS: of rows that are summed apart */
+enum { WARP = 32, PARTS = 32, PANEL = 16 };     /* PARTS: groups of rows, each summed by itself */
 
 /* =================================================================================================
    Kernels */
@@ -54,8 +54,8 @@ __device__ __forceinline__ void put(float *y, float x) { *y = x; }
 __device__ __forceinline__ void put(bf16 *y, float x) { *y = __float2bfloat16(x); }
 __device__ __forceinline__ void put(fp16 *y, float x) { *y = __float2half(x); }
 
-/* sigmoid(z), given -z log2(e): the factor is folded into what z is made of. 2^x and 1/x are one
-   instruction each, right to 2 and 1 units in the last place. */
+/* sigmoid(z), given -z log2(e) instead of z: callers fold the factor into the terms of z. 2^x and
+   1/x are one instruction each, accurate to 2 and 1 units in the last place. */
 #define MINUS_LOG2E -1.4426950408889634f
 __device__ __forceinline__ float sigmoid(float z)
 {
@@ -81,14 +81,14 @@ __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* The sum or the maximum over a block, the same in all threads; none: what counts for nothing. */
+/* The sum or the maximum over a block, the same in all threads. none: a value without effect. */
 template <float over_warp(float)>
 __device__ __forceinline__ float over_block(float x, float none, float (&shared)[WARP])
 {
     const unsigned lane = threadIdx.x%WARP;
     x = over_warp(x);
     if (blockDim.x == WARP) {
-        __syncwarp();                   /* what all lanes have read may be written now */
+        __syncwarp();                   /* lanes may now overwrite what others have read */
         return x;
     }
     __syncthreads();
@@ -97,24 +97,24 @@ __device__ __forceinline__ float over_block(float x, float none, float (&shared)
     return over_warp(lane < blockDim.x/WARP ? shared[lane] : none);
 }
 
-/* The recurrence, the equations of which stand in sru.h at sru_scan. A thread has a column of one
-   sequence and goes through time, doing in a step what depends on the step before. What does not
-   is ahead of it, so that no step waits for memory: other warps of its block, the helpers, read the
-   next steps and leave in shared memory what can be computed of them without the state. Few columns
-   want many helpers; in the backward pass many columns want none, and each thread itself has its
-   next steps under way.
+/* The recurrence, whose equations are in sru.h at sru_scan. A thread takes one column of one
+   sequence through time. In each step it computes only what depends on the step before. The rest is
+   done ahead, so that no step waits for memory: other warps of the block, the helpers, read the
+   next steps and leave in shared memory all that can be computed without the state. Few columns
+   need many helpers. In the backward pass, many columns need none: each thread loads its own next
+   steps ahead.
 
-   Of each (t,b,n) it reads K of u, and x unless K = 4, and writes h: 20 bytes, 16 if K = 2; c is 4
-   more. Half as many where s.storage is bfloat16 or float16. Where only u is, as scratch memory of
-   products in these types, 14, 12 unless K = 3. State, gates and sums are float32 always. */
-enum unit { PLAIN, TANH, SSRU };    /* g(c) is c, tanh(c); or max(c, 0), with one gate, K = 2 */
-enum { FEW = 6, MANY = 2 };         /* helpers of a warp of columns, where these are few and many */
-enum { SCAN = 64 };                 /* columns of a block without helpers; else it has 32 */
+   For each (t,b,n), forward reads K values of u, and x unless K = 4, and writes h: 20 bytes, or 16
+   if K = 2; c adds 4. Half of that if s.storage is bfloat16 or float16. If only u has such a type,
+   as scratch memory for products: 14, or 12 unless K = 3. State, gates, sums are always float32. */
+enum unit { PLAIN, TANH, SSRU };    /* g(c) is c; tanh(c); or max(c, 0), with one gate, K = 2 */
+enum { FEW = 6, MANY = 2 };         /* helpers for a warp of columns, if columns are few or many */
+enum { SCAN = 64 };                 /* columns of a block without helpers; with them, it has 32 */
 
-/* A column, as the forward pass goes through it; from_end: as the backward pass does. */
+/* Where a column begins and which way it goes, in the forward pass or, if from_end, in backward. */
 struct column {
     size_t n, row;                  /* column; t*B + b where it begins */
-    int step;                       /* from there to the next step in (T,B,N), in values */
+    int step;                       /* from each step to the next in (T,B,N), in values */
 
     __device__ column(const sru_scan &s, size_t i, bool from_end) : n(i%s.N), row(i/s.N)
     {
@@ -124,7 +124,7 @@ struct column {
     }
 };
 
-/* What a column has in each step, so many values from one step to the next. */
+/* An array along a column: one value for each step, each `values` elements after the last. */
 template <class X> struct stream {
     char *p;
     int step;                       /* in bytes */
@@ -134,7 +134,7 @@ template <class X> struct stream {
     __device__ __forceinline__ X *at(int t) const
     {
 #ifdef __CUDA_ARCH__
-        long long bytes;            /* in one instruction with the sum */
+        long long bytes;            /* becomes one instruction with the sum */
         asm("mul.wide.s32 %0, %1, %2;" : "=l"(bytes) : "r"(step), "r"(t));
 #else
         const ptrdiff_t bytes = (ptrdiff_t)t*step;
@@ -144,7 +144,7 @@ template <class X> struct stream {
     __device__ __forceinline__ X operator[](int t) const { return *at(t); }
 };
 
-/* An array that is missing is read as zeros. */
+/* A missing array is read as zeros. */
 __device__ const float zero = 0;
 
 template <class X> __device__ stream<X> given(const X *all, size_t at, int values)
@@ -152,8 +152,8 @@ template <class X> __device__ stream<X> given(const X *all, size_t at, int value
     return all ? stream<X>(all + at, values) : stream<X>((const X *)&zero, 0);
 }
 
-/* a*b + c, computed in this place: what waits for a should do so before the next loads are under
-   way, for which it would wait as well. */
+/* a*b + c, computed in this place: the wait for `a` must come before the next loads are issued, or
+   it would be a wait for these as well. */
 __device__ __forceinline__ float here(float a, float b, float c)
 {
 #ifdef __CUDA_ARCH__
@@ -165,18 +165,18 @@ __device__ __forceinline__ float here(float a, float b, float c)
 #endif
 }
 
-/* x, from which nothing can be computed before this place. */
+/* Returns x, but nothing that uses the result can be computed before this place. */
 __device__ __forceinline__ float pinned(unsigned lanes, float x)
 {
     return __shfl_xor_sync(lanes, x, 0);
 }
 
-/* The step t, or the last one: what is left of it is not used. */
+/* Step t or, if t is past the end, the last one, whose values are then not used. */
 __device__ __forceinline__ int within(int t, int T) { return t < T ? t : T - 1; }
 
-/* Takes T steps, and loads R of them ahead. load(v, t) reads what step t takes, x = begin(v, t)
-   waits for it, and step(x, t) takes it: pin() makes that wait until the next loads are under
-   way. */
+/* Takes T steps, loading R of them ahead. load(v, t) reads what step t needs, x = begin(v, t) waits
+   for it, and step(x, t) computes the step. pin() keeps steps from being computed before the next
+   loads are under way. */
 template <int R, class V, class X, class Load, class Begin, class Pin, class Step>
 __device__ __forceinline__ void alone(int T, Load load, Begin begin, Pin pin, Step step)
 {
@@ -203,9 +203,9 @@ __device__ __forceinline__ void alone(int T, Load load, Begin begin, Pin pin, St
     }
 }
 
-/* The same with helpers. Each goes through R steps of a tile, from start(t) on, and y = prepare(v,
-   t) is all that step(y, t) has to know, which the first warp takes, one tile behind. A step past
-   the last may be prepared. The barrier is one that warps may reach at different places. */
+/* The same with helpers. A helper calls start(t), then loads and prepares its R steps of a tile.
+   y = prepare(v, t) is all that step(y, t) needs; the first warp takes steps one tile behind. Steps
+   past the last may be prepared. The barrier is one that warps may reach at different places. */
 template <int HELPERS, int R, class V, class Y, class Start, class Load, class Prepare, class Step>
 __device__ __forceinline__ void with_helpers(Y (&tiles)[2][HELPERS*R][WARP], int T, Start start,
                                              Load load, Prepare prepare, Step step)
@@ -242,8 +242,8 @@ __device__ __forceinline__ void with_helpers(Y (&tiles)[2][HELPERS*R][WARP], int
     }
 }
 
-/* What both passes read in each step: u, the skip term, vt and mask_pad, of types U and S for the
-   first two. EXTRA: with vt or mask_pad, or both. */
+/* What both passes read in each step: u of type U, the skip term of type S, vt and mask_pad. EXTRA:
+   with vt, mask_pad or both. */
 template <class U, class S, unit UNIT, bool EXTRA> struct inputs {
     enum { GATES = UNIT == SSRU ? 1 : 2 };
     struct loaded { U u0, u1, u2; S x; float vf, vr; uint8_t pad; };
@@ -282,7 +282,7 @@ template <unit UNIT> __device__ __forceinline__ float activation(float c)
     return UNIT == TANH ? tanhf(c) : UNIT == SSRU && c < 0 ? 0 : c;
 }
 
-/* What is ready of a step before its turn comes. */
+/* What is prepared for a step before its turn comes. */
 template <bool EXTRA> struct alignas(16) forward_ready {
     float u0, zf, zr, x;
     __device__ void extra(float, float, bool) {}
@@ -300,8 +300,8 @@ template <> struct alignas(16) forward_ready<true> {
     __device__ bool padded() const { return pad; }
 };
 
-/* U, S, H: types of u, of the skip term, and of h and c. Where columns are many, eight blocks of
-   them should find room at a time. */
+/* U, S, H: types of u, of the skip term, and of h and c. If columns are many, eight blocks should
+   fit on a multiprocessor at a time. */
 template <class U, class S, class H, unit UNIT, bool EXTRA, int HELPERS>
 __global__ void __launch_bounds__((1 + HELPERS)*WARP, HELPERS == MANY && UNIT != TANH ? 8 : 1)
 scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
@@ -347,13 +347,13 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
     if (s.cT && threadIdx.x < WARP) s.cT[b*ldc + n] = c;
 }
 
-/* From the last step to the first. With c stored, only dc is a chain: dc + dg is multiplied by
-   `keep` and becomes, with `more`, dc of the step before. For the gradients of u0 and of the forget
-   gate it is multiplied by du0 and zf; zr is that of the reset gate. */
+/* Goes from the last step to the first. Since c is stored, only dc is passed from step to step: dc
+   of the step before is (dc + dg)*keep + more. The gradient of u0 is (dc + dg)*du0, that of the
+   forget gate (dc + dg)*zf, that of the reset gate zr. c1 is c of the step before. */
 struct alignas(16) backward_ready { float dg, keep, more, du0, zf, zr, c1; };
 
-/* Reads u, x, c and dh, writes du and dx: 40 bytes, 32 if K = 2; half as many where H, s.storage,
-   is in 16 bits. sums (B,2,G,N): of this sequence, for dv and dbias. */
+/* For each (t,b,n), reads u, x, c and dh and writes du and dx: 40 bytes, or 32 if K = 2; half of
+   that if H, the type s.storage, has 16 bits. sums (B,2,G,N): each sequence's part of dv, dbias. */
 template <class H, unit UNIT, bool EXTRA, int HELPERS>
 __global__ void __launch_bounds__(HELPERS ? (1 + HELPERS)*WARP : SCAN)
 scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H *dskip)
@@ -383,8 +383,8 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     const int T = (int)s.T;
     float dc = s.dc ? s.dc[b*ldc + n] : 0, dvf = 0, dvr = 0, dbf = 0, dbr = 0, c = 0;
 
-    /* fma(a, one, -0.0f) is a. Without helpers it is here that a is waited for: so the compiler is
-       not told that `one` is 1, since it might drop what changes nothing */
+    /* fma(a, one, -0.0f) is a. Without helpers, it makes the thread wait for `a` here. The compiler
+       must not know that `one` is 1, or it might drop what changes nothing */
     auto fma = [](float a, float b, float c) { return HELPERS ? fmaf(a, b, c) : here(a, b, c); };
     auto start = [&](int t) { c = get(cs[t]); };
     auto load = [&](loaded &v, int t) {
@@ -403,7 +403,7 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         x.pad = EXTRA && v.pad;
         x.dh = x.pad ? 0 : fma(get(v.dh), one, -0.0f);
         x.c = c;
-        c = x.c1 = t + 1 < T ? fma(get(v.c1), one, -0.0f) : c0;         /* of the step before */
+        c = x.c1 = t + 1 < T ? fma(get(v.c1), one, -0.0f) : c0;     /* c of the step before */
         return x;
     };
     auto pin = [&] {
@@ -414,11 +414,11 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
         const float g = activation<UNIT>(x.c);
         const float wf = EXTRA ? vf + x.wf : vf, wr = EXTRA ? vr + x.wr : vr;
         const float f = sigmoid(fmaf(wf*MINUS_LOG2E, x.c1, x.zf));
-        const bool no_reset = UNIT == SSRU || x.pad;       /* what was loaded may be anything */
+        const bool no_reset = UNIT == SSRU || x.pad;       /* if padded, values may be anything */
         const float r = no_reset ? 1 : sigmoid(fmaf(wr*MINUS_LOG2E, x.c1, x.zr));
         backward_ready y;
 
-        /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr); of one gate h = g*keep + x */
+        /* forward: h = (g - x)*r*keep + x, r = sigmoid(zr); with one gate, h = g*keep + x */
         const float d = x.dh*keep, dg = d*r;
         y.dg = UNIT == TANH ? dg*fmaf(-g, g, 1) : UNIT == SSRU && !(x.c > 0) ? 0 : dg;
         y.zr = no_reset ? 0 : d*(g - x.x)*r*(1 - r);
@@ -471,9 +471,9 @@ scan_backward_kernel(const sru_scan s, size_t ldc, float *sums, const H *skip, H
     sums[3*N]     = dbr;
 }
 
-/* Sums of columns of in (rows,n), in a fixed order. Block y sums its part of the rows and writes
-   part y of out (parts,n); if there is only one, its first `split` columns are added to out and the
-   others to more, where these are not NULL. Reads 4 bytes a value. 32 x 8 threads. */
+/* Sums the columns of in (rows,n) in a fixed order. Blocks with index y sum part y of the rows into
+   part y of out (parts,n). A single part is added instead: its first `split` columns to out and the
+   others to more, unless these are NULL. Reads 4 bytes a value. 32 x 8 threads. */
 __global__ void sum_rows_kernel(float *out, float *more, size_t split, const float *in, size_t rows,
                                 size_t n)
 {
@@ -499,15 +499,14 @@ template <class S> __global__ void narrow_kernel(S *y, const float *x, size_t n)
     if (i < n) put(y + i, x[i]);
 }
 
-/* Row i of y (rows,n) = b */
+/* Sets each row of y (rows,n) to b. */
 __global__ void fill_rows_kernel(float *y, const float *b, size_t n)
 {
     for (size_t j = threadIdx.x; j < n; j += blockDim.x) y[blockIdx.x*n + j] = b[j];
 }
 
-/* A block has a row, of which each thread keeps up to KEPT values; what is left of a longer row is
-   read again each time. */
-enum { KEPT = 4, ROW = 1024 };      /* ROW: threads of a block at most */
+/* A block has one row. Each thread keeps up to KEPT values of it; any others are read each time. */
+enum { KEPT = 4, ROW = 1024 };      /* ROW: the most threads of a block */
 
 struct row {
     const float *p;
@@ -527,7 +526,7 @@ struct row {
     }
 };
 
-/* Calls body(k, j) for each column j that a thread has, its k-th. */
+/* Calls body(k, j) for each column j of a thread: its k-th or, if not kept, k = KEPT. */
 template <class Body> __device__ __forceinline__ void each(unsigned n, Body body)
 {
 #pragma unroll
@@ -545,7 +544,7 @@ layernorm_forward_kernel(float *y, float *stats, const float *xs, const float *_
     const row x(xs + (size_t)blockIdx.x*n, n);
     float sum = 0, squares = 0;
     y += (size_t)blockIdx.x*n;
-    const float first = x.p[0];         /* from there on: the mean of a constant row is exact */
+    const float first = x.p[0];         /* summing from it makes the mean of a constant row exact */
     each(n, [&](unsigned k, unsigned j) { sum += x.at(k, j) - first; });
     const float mean = first + over_block<warp_sum>(sum, 0, shared)/(float)n;
     each(n, [&](unsigned k, unsigned j) {
@@ -587,7 +586,7 @@ layernorm_backward_kernel(float *dx, const float *dys, const float *xs,
     });
 }
 
-/* Part y of dgain = sum of dy*xhat and dbias = sum of dy, of its rows: parts (gridDim.y,2,n). */
+/* Part y of parts (gridDim.y,2,n): dgain = sum of dy*xhat and dbias = sum of dy over its rows. */
 __global__ void layernorm_sums_kernel(float *parts, const float *dy, const float *x,
                                       const float *stats, size_t rows, size_t n)
 {
@@ -605,7 +604,7 @@ __global__ void layernorm_sums_kernel(float *parts, const float *dy, const float
     parts[blockIdx.y*2*n + n + col] = bias;
 }
 
-/* y[i] = table[tokens[i]]. A block has a row; 8 bytes a value. */
+/* y[i] = table[tokens[i]]. A block has one row. 8 bytes a value. */
 __global__ void embedding_forward_kernel(float *y, const int32_t *tokens, const float *table,
                                          size_t n, size_t size)
 {
@@ -616,8 +615,8 @@ __global__ void embedding_forward_kernel(float *y, const int32_t *tokens, const 
         y[row*n + j] = known ? table[(size_t)token*n + j] : 0;
 }
 
-/* dtable[x] += the rows of dy where the token is x, in their order. Each warp of a block looks
-   through all tokens, 32 at a time: that it be done seldom, a thread adds up several columns. */
+/* dtable[x] += the rows of dy whose token is x, in order. Each warp of a block searches all tokens,
+   32 at a time. So that searches are few, a thread sums several columns. */
 enum { TABLE_COLUMNS = 4 };
 
 __global__ void embedding_backward_kernel(float *dtable, const float *dy, const int32_t *tokens,
@@ -644,7 +643,7 @@ __global__ void embedding_backward_kernel(float *dtable, const float *dy, const 
             dtable[(size_t)mine*n + first + k*blockDim.x] += sum[k];
 }
 
-/* The generator of sru.h: number i of a key, uniform in [0,1). */
+/* The random numbers of sru.h: number i for a key, uniform in [0,1). */
 __host__ __device__ __forceinline__ uint64_t mix(uint64_t z)
 {
     z = (z ^ (z >> 30))*0xbf58476d1ce4e5b9u;
@@ -657,24 +656,24 @@ __device__ __forceinline__ float uniform(uint64_t key, uint64_t i)
     return (float)(mix(key + (i + 1)*0x9e3779b97f4a7c15u) >> 40)*(1.0f/16777216.0f);
 }
 
-/* Attention: scores are products by cuBLAS, for one head of some sequences and some queries at a
-   time: (B,n,keys), of the keys from k0 on, which is all that the queries see of them. A block has
-   a row of them, one query. */
+/* Attention. cuBLAS computes the scores (B,n,keys) for one head, some sequences and some queries at
+   a time. The keys start at k0 and include all that these queries see. In the kernels below, a
+   block has one row of scores: those of one query. */
 struct seen {
-    size_t h, b0, B;                /* head; first sequence, sequences */
-    size_t t0, n, k0, keys;         /* first query, queries; first key, keys */
+    size_t h, b0, B;                /* head; first sequence, number of sequences */
+    size_t t0, n, k0, keys;         /* first query, number of queries; first key, number of keys */
     float scale, keep;              /* 1/sqrt(P/H); 1/(1 - dropout) */
     uint64_t key;                   /* of dropout */
 };
 
-/* A query: its row of scores, and what it may see. */
+/* The query of a row of scores, and which keys it may see. */
 struct query {
     size_t b, t, S, head;
 
     __device__ query(const sru_attention &s, const seen &k, size_t row)
         : b(k.b0 + row/k.n), t(k.t0 + row%k.n), S(s.M + s.T), head(b*(size_t)s.H + k.h) {}
 
-    /* The score of a key, -infinity where it is hidden. */
+    /* The score of key j, given the product x; -infinity if the key is hidden. */
     __device__ float score(const sru_attention &s, float x, size_t j) const
     {
         const size_t at = s.M + t;
@@ -683,12 +682,12 @@ struct query {
         else hidden = hidden || (s.mask_pad && s.mask_pad[(j - s.M)*s.B + b]);
         if (s.attn_mask) {
             const float by = s.attn_mask[t*S + j];
-            x = by < -3.4e38f ? by : x + by;        /* even of a score that is infinite */
+            x = by < -3.4e38f ? by : x + by;        /* even if the score is infinite */
         }
         return hidden || x <= -1e30f ? -INFINITY : x;
     }
 
-    /* What dropout makes of a key's weight. */
+    /* By what dropout multiplies the weight of key j. */
     __device__ float factor(const sru_attention &s, const seen &k, size_t j) const
     {
         if (!(s.dropout > 0)) return 1;
@@ -698,7 +697,7 @@ struct query {
 
 enum { ATTEND = 128 };              /* threads of a block */
 
-/* scores (B,n,keys) become weights p = softmax(scores), with dropout. 24 bytes a score, from L2. */
+/* Turns scores (B,n,keys) into weights: their softmax, with dropout. 24 bytes a score, from L2. */
 __global__ void softmax_kernel(const sru_attention s, const seen k, float *scores)
 {
     __shared__ float shared[WARP];
@@ -710,7 +709,7 @@ __global__ void softmax_kernel(const sru_attention s, const seen k, float *score
         most = fmaxf(most, scores[j]);
     }
     most = over_block<warp_max>(most, -INFINITY, shared);
-    if (most == -INFINITY) most = 0;                    /* sees none: all weights are 0 */
+    if (most == -INFINITY) most = 0;                    /* it sees no key: all weights are 0 */
     for (size_t j = threadIdx.x; j < k.keys; j += ATTEND) {
         scores[j] = expf(scores[j] - most);
         sum += scores[j];
@@ -724,8 +723,8 @@ __global__ void softmax_kernel(const sru_attention s, const seen k, float *score
     s.stats[2*(q.head*s.T + q.t) + 1] = by;
 }
 
-/* forward: w = p*factor, a = w v. From scores and dw, the gradients of w, to w and the gradients of
-   scores, ds = p*(dp - sum of p*dp), where dp = dw*factor. 32 bytes a score, from L2. */
+/* forward: w = p*factor, a = w v. Replaces scores by w, and dw, the gradients of w, by those of the
+   scores: ds = p*(dp - sum of p*dp), where dp = dw*factor. 32 bytes a score, from L2. */
 __global__ void softmax_backward_kernel(const sru_attention s, const seen k, float *scores,
                                         float *dw)
 {
@@ -737,7 +736,7 @@ __global__ void softmax_backward_kernel(const sru_attention s, const seen k, flo
     dw += blockIdx.x*k.keys;
     for (size_t j = threadIdx.x; j < k.keys; j += ATTEND) {
         scores[j] = expf(q.score(s, scores[j], k.k0 + j) - most)*by;
-        dw[j] = scores[j] == 0 ? 0 : dw[j]*q.factor(s, k, k.k0 + j);    /* it may be infinite */
+        dw[j] = scores[j] == 0 ? 0 : dw[j]*q.factor(s, k, k.k0 + j);    /* dw may be infinite */
         mean = fmaf(scores[j], dw[j], mean);
     }
     mean = over_block<warp_sum>(mean, 0, shared);
@@ -756,8 +755,8 @@ __global__ void attention_output_kernel(float *o, const float *q, const float *a
     if (i < n) o[i] = alpha ? fmaf(alpha[0], a[i], q[i]) : a[i];
 }
 
-/* Backward of that: da = alpha*do, dq = do, or 0 without alpha; and of each query and head
-   dots = do.a, of dalpha. A warp each. */
+/* Its backward: da = alpha*do; dq = do, or 0 without alpha; and for each query and head, dots =
+   do.a, to be summed for dalpha. A warp has one query and head. */
 __global__ void attention_output_backward_kernel(const sru_attention s, float *da, double *dots)
 {
     const size_t H = (size_t)s.H, hd = s.P/H, lane = threadIdx.x%WARP;
@@ -775,12 +774,12 @@ __global__ void attention_output_backward_kernel(const sru_attention s, float *d
     if (lane == 0) dots[head*s.T + t] = dot;
 }
 
-/* Attention through rings: of each sequence [place | keys before], then C slots of a key and a
-   value (2,P). A block has a head of a sequence and one of the steps from t0 on; the keys of these
-   are still in kv, earlier ones in slots. scores (steps, B*H, window) is scratch memory. */
-enum { RING = 1024, RING_STEPS = 128 };     /* threads of a block and steps at a time, at most */
+/* Attention through rings. A sequence's ring is [place | keys before], then C slots for a key and a
+   value (2,P). A block has one head of one sequence, in one of the steps from t0 on. Keys of these
+   steps are still in kv, earlier ones in slots. scores (steps, B*H, window) is scratch memory. */
+enum { RING = 1024, RING_STEPS = 128 };     /* the most threads of a block, and steps at a time */
 
-/* A counter of a ring, whatever a state holds: what is not below `end` counts as 0. */
+/* A counter of a ring, whatever the state holds: what is not from 0 to below `end` counts as 0. */
 __device__ __forceinline__ size_t ring_count(float x, size_t end)
 {
     return x >= 0 && x < (float)end ? (size_t)x : 0;
@@ -789,13 +788,13 @@ __device__ __forceinline__ size_t ring_count(float x, size_t end)
 __global__ void __launch_bounds__(RING)
 ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scores)
 {
-    __shared__ unsigned char steps[RING_STEPS];     /* those that are not padded, until this one */
+    __shared__ unsigned char steps[RING_STEPS];     /* those not padded, up to this one */
     __shared__ float shared[WARP], sums[RING];
     const size_t H = (size_t)s.H, hd = s.P/H, b = blockIdx.x/H, h = blockIdx.x%H;
     const size_t t = t0 + blockIdx.y, row = t*s.B + b, lane = threadIdx.x%WARP;
     const float *q = s.q + row*s.P + h*hd, *kv = s.kv + (t0*s.B + b)*2*s.P + h*hd;
     const float *ring = s.ring + b*s.ld_ring, *slots = ring + 2 + h*hd;
-    /* the slot that is next; keys in those before it; keys in kv before this step's own */
+    /* the next slot to fill; keys in the slots before it; keys in kv before this step's own */
     const size_t place = ring_count(ring[0], C), before = ring_count(ring[1], s.window);
     size_t now = 0;
     if (s.mask_pad && s.mask_pad[row]) return;
@@ -807,14 +806,14 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     if (threadIdx.x == 0) steps[now] = (unsigned char)blockIdx.y;
     __syncthreads();
     const size_t keys = before + now < s.window ? before + now + 1 : s.window;
-    auto key = [&](size_t i) {                      /* from the earliest to that of this step */
+    auto key = [&](size_t i) {                      /* from the earliest to this step's own */
         const size_t ago = keys - 1 - i, slot = place + (ago > now ? C + now - ago : 0);
         return ago > now ? slots + (slot < C ? slot : slot - C)*2*s.P
                          : kv + steps[now - ago]*s.B*2*s.P;
     };
     scores += ((size_t)blockIdx.y*gridDim.x + blockIdx.x)*s.window;
     float most = -INFINITY, sum = 0;
-    for (size_t i = threadIdx.x/WARP; i < keys; i += blockDim.x/WARP) { /* a warp has a key */
+    for (size_t i = threadIdx.x/WARP; i < keys; i += blockDim.x/WARP) { /* one key a warp */
         const float *k = key(i);
         float dot = 0;
         for (size_t j = lane; j < hd; j += WARP) dot = fmaf(q[j], k[j], dot);
@@ -828,7 +827,7 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
         sum += scores[i];
     }
     sum = over_block<warp_sum>(sum, 0, shared);
-    /* Columns of values side by side; each is added up in parts, if there are threads for it. */
+    /* Threads side by side sum columns of values, or parts of columns if threads are enough. */
     const size_t wide = (hd + WARP - 1)/WARP*WARP;
     const unsigned columns = wide < blockDim.x ? (unsigned)wide : blockDim.x;
     const unsigned parts = blockDim.x/columns, part = threadIdx.x/columns;
@@ -853,8 +852,8 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     s.stats[2*(blockIdx.x*s.T + t) + 1] = 1/sum;
 }
 
-/* Once all have read it, the ring of each sequence takes the keys and values of n steps from t0. Of
-   each step a thread has four values under way. */
+/* Once all blocks have read a ring, appends the keys and values of the n steps from t0 to it. A
+   thread has four values of a step under way at a time. */
 __global__ void __launch_bounds__(RING)
 ring_advance_kernel(const sru_attention s, size_t C, size_t t0, size_t n)
 {
@@ -894,9 +893,9 @@ __global__ void dropout_kernel(float *y, const float *x, const float *mask, floa
     }
 }
 
-/* losses[i] = -log softmax(y[i])[target], dy = scale*(softmax - onehot). A warp has a row; reads it
-   once from memory and, of a few hundred columns, twice from L1: 8 bytes a value, of more up to 16.
-   A target that is no column makes NaN. */
+/* losses[i] = -log softmax(y[i])[target], dy = scale*(softmax - onehot). A warp has one row. A row
+   of up to a few hundred columns is read once from memory and twice from L1: 8 bytes a value; a
+   longer one takes up to 16. A target of n or more makes NaN. */
 __global__ void softmax_loss_kernel(double *losses, float *dy, const float *y,
                                     const int32_t *targets, float scale, size_t rows, size_t n)
 {
@@ -914,13 +913,13 @@ __global__ void softmax_loss_kernel(double *losses, float *dy, const float *y,
     sum = warp_sum(sum);
     if (lane == 0)
         losses[row] = target < 0 ? 0 : within ? log((double)sum) + ((double)most - y[target]) : NAN;
-    __syncwarp();                                   /* y[target] is read: dy may be y */
+    __syncwarp();                                   /* y[target] has been read: dy may be y */
     const float by = scale/sum;
     for (size_t j = lane; dy && j < n; j += WARP)
         dy[j] = target < 0 ? 0 : expf(y[j] - most)*by - (j == (size_t)target ? scale : 0);
 }
 
-/* parts[block] = sum of its share of the squares of g. 4 bytes a value. */
+/* parts[block] = the sum of squares of the block's share of g. 4 bytes a value. */
 __global__ void squares_kernel(double *parts, const float *g, size_t n)
 {
     __shared__ double sums[256];
@@ -935,7 +934,7 @@ __global__ void squares_kernel(double *parts, const float *g, size_t n)
     if (threadIdx.x == 0) parts[blockIdx.x] = sums[0];
 }
 
-/* *out = the sum of all values, or its root; or the sum is added to what is there. One block. */
+/* *out = the sum of all values (SUM), its root (ROOT), or *out + the sum (ADD). One block. */
 enum total { SUM, ROOT, ADD };
 
 template <class Y> __global__ void total_kernel(Y *out, const double *values, size_t n, total what)
@@ -962,7 +961,7 @@ __global__ void adamw_kernel(float *p, float *m, float *v, float *g, const adamw
     if (i >= n) return;
     const float d = g[i]*s.scale;
     const float m1 = fmaf(d - m[i], s.step1, m[i]), sum = fmaf(fmaf(d, d, -v[i]), s.step2, v[i]);
-    const float v1 = sum > 3.4e38f ? 3.4e38f : sum;     /* if infinite, the next one is NaN */
+    const float v1 = sum > 3.4e38f ? 3.4e38f : sum;     /* infinity would become NaN next time */
     m[i] = m1;
     v[i] = v1;
     p[i] = p[i]*s.shrink - m1*s.rate/(sqrtf(v1)*s.root_unbias2 + s.eps);
@@ -970,17 +969,17 @@ __global__ void adamw_kernel(float *p, float *m, float *v, float *g, const adamw
 }
 
 /* =================================================================================================
-   What operators have in common */
+   What the operators share */
 
 struct device {
     sru_backend    op;
     cudaStream_t   stream;
     cublasHandle_t blas;
-    void          *workspace;       /* of cuBLAS, so that it allocates none when it runs */
+    void          *workspace;       /* for cuBLAS, so that it allocates none as it runs */
     sru_cuda_math  math;
     int            number;
-    size_t         multiprocessors, room;   /* of each, for blocks of 48 KB of shared memory */
-    bool           reads_host;      /* the GPU can read all memory of the host */
+    size_t         multiprocessors, room;   /* room on each for blocks of 48 KB of shared memory */
+    bool           reads_host;      /* the GPU can read all of the host's memory */
 };
 enum { WORKSPACE = 32 << 20 };
 
@@ -998,7 +997,7 @@ sru_status fail(const sru_context *c, sru_status status, const char *format, ...
 sru_status check(const sru_context *c, const char *name, cudaError_t e)
 {
     if (e == cudaSuccess) return SRU_OK;
-    cudaGetLastError();             /* or it would be told again */
+    cudaGetLastError();             /* or it would be reported again */
     return fail(c, e == cudaErrorMemoryAllocation ? SRU_ENOMEM : SRU_EDEVICE, "%s: CUDA: %s", name,
                 cudaGetErrorString(e));
 }
@@ -1023,7 +1022,7 @@ bool on_device(const void *p)
     return kind == cudaMemoryTypeDevice || kind == cudaMemoryTypeManaged;
 }
 
-/* Pointers that the GPU cannot read are an error here, and not a fault there. */
+/* A pointer that the GPU cannot read is reported here, before it causes a fault there. */
 struct named { const char *name; const void *p; };
 #define P(p) { #p, p }
 
@@ -1047,7 +1046,7 @@ sru_status check_pointers(const sru_context *c, const char *name, std::initializ
     return SRU_OK;
 }
 
-/* The product of sizes, or SIZE_MAX where it exceeds a quarter of all memory. */
+/* The product of sizes, or SIZE_MAX if that is SIZE_MAX/4 or more. */
 size_t product(std::initializer_list<size_t> sizes)
 {
     size_t p = 1;
@@ -1060,7 +1059,7 @@ size_t product(std::initializer_list<size_t> sizes)
 
 size_t ceil_div(size_t a, size_t b) { return a/b + (a%b != 0); }
 
-/* Scratch memory, as sru.h takes it. */
+/* Takes scratch memory, as sru.h does. */
 template <class X> X *take(sru_context *c, size_t count)
 {
     const size_t bytes = product({count, sizeof(X)}), start = c->work_used;
@@ -1080,7 +1079,7 @@ sru_status no_memory(const sru_context *c, const char *name)
                 "many a network needs, ctx->measure how many an operator", name, c->work_size);
 }
 
-/* Runs body on a copy of the context, with scratch memory of its own if there is none. */
+/* Runs body on a copy of the context, which gets scratch memory for this call if it has none. */
 template <class Body> sru_status run(const sru_context *ctx, const char *name, Body body)
 {
     sru_context c = *ctx;
@@ -1101,7 +1100,7 @@ template <class Body> sru_status run(const sru_context *ctx, const char *name, B
     return status;
 }
 
-/* The only place where kernels are launched. Arguments are converted to the kernel's types. */
+/* All kernels are launched here. Arguments are converted to the kernel's parameter types. */
 template <class... P, class... A>
 sru_status launch(const sru_context *c, const char *name, void (*kernel)(P...), size_t blocks,
                   size_t parts, dim3 threads, A... args)
@@ -1116,7 +1115,7 @@ sru_status launch(const sru_context *c, const char *name, void (*kernel)(P...), 
     }(args...);
 }
 
-/* Adds the sums of columns of in (rows,n) to `out`, and those from column `split` on to `more`. */
+/* Adds the sums of the columns of in (rows,n) to `out`; from column `split` on, to `more`. */
 sru_status add_columns(sru_context *c, const char *name, float *out, float *more, size_t split,
                        const float *in, size_t rows, size_t n)
 {
@@ -1131,7 +1130,7 @@ sru_status add_columns(sru_context *c, const char *name, float *out, float *more
                   sums ? sums : in, sums ? parts : rows, n);
 }
 
-/* A result of one double, to where the caller wants it. Only host memory is waited for. */
+/* Copies a result, one double, to where the caller wants it, and waits if that is host memory. */
 sru_status deliver(const sru_context *c, const char *name, double *to, const double *from)
 {
     if (to == from) return SRU_OK;
@@ -1158,14 +1157,14 @@ void *alloc(const sru_context *ctx, size_t bytes)
 
 void release(const sru_context *, void *memory) { cudaFree(memory); }
 
-/* Host memory may be read or changed when the call returns; within the GPU nothing waits. */
+/* On return, host memory may be read or changed. Within the GPU, nothing is waited for. */
 sru_status copy(const sru_context *ctx, void *to, const void *from, size_t bytes)
 {
     const cudaStream_t stream = device_of(ctx)->stream;
     if (ctx->measure || !bytes) return SRU_OK;
     TRY(check_pointers(ctx, "copy", {}));
     if (!to) return fail(ctx, SRU_EINVAL, "copy: the destination is NULL");
-    if (!from && !on_device(to)) {      /* the GPU may see it, too, and still be at work with it */
+    if (!from && !on_device(to)) {      /* the GPU may have access to it and still be using it */
         TRY(check(ctx, "copy", cudaStreamSynchronize(stream)));
         memset(to, 0, bytes);
         return SRU_OK;
@@ -1181,7 +1180,7 @@ sru_status copy(const sru_context *ctx, void *to, const void *from, size_t bytes
 
 size_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
 
-/* A matrix by rows, or `count` of them, `stride` values apart. */
+/* A row-major matrix, or `count` of them, `stride` values apart. */
 struct matrix {
     const void  *p;
     cudaDataType type;
@@ -1190,7 +1189,7 @@ struct matrix {
     size_t       stride = 0;
 };
 
-/* y (m,n) = a (m,k) b (k,n) + beta y. cuBLAS counts by columns: there it is y' = b' a'. */
+/* y (m,n) = a (m,k) b (k,n) + beta y. cuBLAS is column-major: there it is y' = b' a'. */
 sru_status gemm(const sru_context *c, const char *name, const matrix &y, const matrix &a,
                 const matrix &b, size_t m, size_t n, size_t k, float alpha, float beta,
                 size_t count = 1)
@@ -1214,7 +1213,7 @@ sru_status gemm(const sru_context *c, const char *name, const matrix &y, const m
                 "%s: cuBLAS: %s", name, cublasGetStatusString(status));
 }
 
-/* The type in which a product of float32 values is taken. Gradients need bfloat16's range. */
+/* The type in which float32 values are multiplied. Gradients need bfloat16's range. */
 cudaDataType product_type(const sru_context *c, bool backward)
 {
     const sru_cuda_math math = device_of(c)->math;
@@ -1222,13 +1221,13 @@ cudaDataType product_type(const sru_context *c, bool backward)
          : math == SRU_CUDA_FP16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/* In memory; SRU_PLAIN is float32. */
+/* The type of values in memory; SRU_PLAIN is float32. */
 cudaDataType type_of(sru_type type)
 {
     return type == SRU_BF16 ? CUDA_R_16BF : type == SRU_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/* Packed weights are multiplied as they are. */
+/* The type in which weights are multiplied: packed ones, as they are. */
 cudaDataType weights_type(const sru_context *c, sru_type type)
 {
     return type == SRU_PLAIN ? product_type(c, false) : type_of(type);
@@ -1242,7 +1241,7 @@ sru_status narrow(const sru_context *c, const char *name, void *y, cudaDataType 
     return launch(c, name, narrow_kernel<fp16>, ceil_div(n, 256), 1, 256, (fp16 *)y, x, n);
 }
 
-/* x as it is if it has the type, or, of float32, in scratch memory what is left in fewer bits. */
+/* *y is x itself if that has the type; else x, which is float32, narrowed in scratch memory. */
 sru_status operand(sru_context *c, const char *name, const void **y, const void *x, cudaDataType is,
                    size_t n, cudaDataType type)
 {
@@ -1254,7 +1253,7 @@ sru_status operand(sru_context *c, const char *name, const void **y, const void 
     return c->measure ? SRU_OK : narrow(c, name, p, type, (const float *)x, n);
 }
 
-size_t packed_rows(sru_type type, size_t k)         /* bytes of 16 rows: sru.h reserves as many */
+size_t packed_rows(sru_type type, size_t k)         /* bytes of 16 rows; sru.h reserves as many */
 {
     return type == SRU_F32 ? 64*k : type == SRU_BF16 || type == SRU_F16 ? 64*ceil_div(k, 2) : 0;
 }
@@ -1266,7 +1265,7 @@ sru_status check_type(const sru_context *c, const char *name, sru_type type)
                 name);
 }
 
-/* Packed is row after row, as they are, in bfloat16 or in float16. */
+/* Packed weights lie row after row: as they are, or in bfloat16 or float16. */
 size_t pack(const sru_context *ctx, void *packed, sru_type type, const float *w, size_t n, size_t k)
 {
     const size_t bytes = type == SRU_PLAIN ? n*k*4 : ceil_div(n, PANEL)*packed_rows(type, k);
@@ -1306,7 +1305,7 @@ sru_status linear_forward(const sru_context *ctx, float *y, const float *x, cons
     });
 }
 
-/* dx = dy w + beta dx, dw += dy' x, where dx, dy and x are stored in a type. */
+/* dx = dy w + beta dx, dw += dy' x, where dx, dy and x have the type `stored`. */
 sru_status products_backward(sru_context *c, const char *name, void *dx, float *dw, const void *dy,
                              const void *x, cudaDataType stored, const float *w, float beta,
                              size_t rows, size_t n, size_t k)
@@ -1377,7 +1376,7 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
     TRY(check_type(c, name, s->storage));
     if (s->w && s->type != SRU_PLAIN && s->storage != SRU_PLAIN && s->type != s->storage)
         return fail(c, SRU_EINVAL, "%s: packed weights and storage must be of one type", name);
-    if (!s->B || !s->N) return SRU_OK;      /* arrays without elements may begin anywhere */
+    if (!s->B || !s->N) return SRU_OK;      /* arrays without elements may be at any address */
     TRY(check_pointers(c, name, {P(s->w), P(s->v), P(s->bias), P(s->mask_c), P(s->c0), P(s->cT),
                                  P(s->dc), P(s->dw), P(s->dv), P(s->dbias)}));
     if (!s->T) return SRU_OK;
@@ -1386,7 +1385,7 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
                                     P(s->c), P(s->dh), P(s->du), P(s->dx), P(s->da), P(s->dvt)});
 }
 
-/* u (rows,K,N) = a (rows,A) w'; packed, w consists of groups of D rows: see sru.h at pack. */
+/* u (rows,K,N) = a (rows,A) w'. Packed, w consists of groups of D rows: see pack in sru.h. */
 sru_status scan_product(const sru_context *c, const sru_scan *s, void *u, cudaDataType u_type,
                         const void *a, const void *w, cudaDataType type, size_t rows)
 {
@@ -1404,8 +1403,8 @@ sru_status scan_product(const sru_context *c, const sru_scan *s, void *u, cudaDa
 
 size_t gates(const sru_scan &s) { return s.K == 2 ? 1 : 2; }
 
-/* So few columns that the blocks of all of them run at a time, at most so many on a multiprocessor:
-   its registers are enough for 3 of a forward and 2 of a backward pass. */
+/* Whether the columns are so few that all of their blocks run at once, at most `most` of them on a
+   multiprocessor: its registers are enough for 3 blocks of a forward or 2 of a backward pass. */
 bool few(const sru_context *c, const sru_scan &s, size_t most)
 {
     const device *d = device_of(c);
@@ -1452,7 +1451,7 @@ sru_status scan(const sru_context *c, const sru_scan &s, size_t ldc, const void 
     return scan_u<float>(c, s, ldc, (const float *)u);
 }
 
-/* p, n values of so many bytes further on; NULL stays NULL. */
+/* p, moved on by n values of `size` bytes; NULL stays NULL. */
 template <class X> X *further(X *p, size_t n, size_t size)
 {
     return p ? (X *)((uintptr_t)p + n*size) : NULL;
@@ -1480,18 +1479,18 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         size_t steps = T, t = 0, rows;
         void *u = s.u;
         if (s.scale_x == 0) s.scale_x = 1;
-        /* u of so many steps at a time, in even parts; a backward direction wants all */
+        /* u for `steps` steps at a time, in even parts; for all if a direction starts at the end */
         if (s.w && !s.u && !s.bidirectional && row) {
             const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/row;
             steps = some < 1 ? 1 : some < T ? ceil_div(T, ceil_div(T, some)) : T;
         }
         rows = steps*s.B;
-        if (c->measure && steps < T) {          /* the most that fewer steps or sequences take */
+        if (c->measure && steps < T) {          /* enough for fewer steps or sequences, too */
             const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/((size_t)s.K*s.N);
             rows = some < s.B ? s.B : some < T*s.B ? some : T*s.B;
         }
         if (s.w && !s.u) u = take<char>(c, product({rows, (size_t)s.K*s.N, size_of(u_type)}));
-        if (!s.cT && steps < T) {               /* chunks hand the state on */
+        if (!s.cT && steps < T) {               /* carries the state from chunk to chunk */
             s.cT = take<float>(c, s.B*ldc);
             if (!s.cT) return no_memory(c, name);
         }
@@ -1499,7 +1498,7 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         if (s.w && s.type == SRU_PLAIN)
             TRY(operand(c, name, &w, s.w, CUDA_R_32F, (size_t)s.K*s.N*s.A, type));
         if (!row) return SRU_OK;
-        do {                                    /* of no steps, too: then cT is c0 */
+        do {                                    /* for no steps, too: cT is then c0 */
             sru_context chunk = *c;
             sru_scan p = s;
             const size_t at = t*s.B;
@@ -1621,10 +1620,11 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
                                     P(s->dout), P(s->dq), P(s->dkv), P(s->dalpha)});
 }
 
-enum { SCORES = SRU_CUDA_SCORES/2/4, QUERIES = 128 };   /* SCORES: backward has ds beside them */
+enum { SCORES = SRU_CUDA_SCORES/2/4, QUERIES = 128 };   /* SCORES: half, for backward has ds, too */
 
-/* Queries at a time, so that their scores stay in L2: some of all sequences; where these would be
-   few, and all keys read again for each few, QUERIES of as many sequences as there is room for. */
+/* How many queries of each sequence to take at a time, so that their scores stay in L2. All
+   sequences are taken together, unless only a few queries would fit, and all keys would be read
+   again for every few: then it is QUERIES, of as many sequences as there is room for. */
 size_t queries(const sru_attention *s)
 {
     const size_t S = s->M + s->T, least = s->T < QUERIES ? s->T : (size_t)QUERIES;
@@ -1639,14 +1639,14 @@ size_t sequences(const sru_attention *s)
     return n < 1 ? 1 : n < s->B ? n : s->B;
 }
 
-/* Through rings: steps at a time, of all sequences and heads. */
+/* How many steps to take at a time through rings, of all sequences and heads. */
 size_t ring_steps(const sru_attention *s, size_t most)
 {
     const size_t n = SCORES/(s->B*(size_t)s->H*s->window);
     return n < 1 ? 1 : n < most ? n : most;
 }
 
-/* Floats of scores at a time; in a measuring call, the most that fewer steps or sequences take. */
+/* Floats of scores at a time; in a measuring call, enough for fewer steps or sequences, too. */
 size_t scores_size(const sru_context *c, const sru_attention *s)
 {
     const size_t most = s->ring && s->T > RING_STEPS ? (size_t)RING_STEPS : s->T;
@@ -1656,7 +1656,7 @@ size_t scores_size(const sru_context *c, const sru_attention *s)
     return !c->measure || n == all ? n : SCORES > one ? (size_t)SCORES : one;
 }
 
-/* Calls body for each head and block of sequences and queries, with what these see. */
+/* Calls body(k) for each head and block of sequences and queries; k is what these see. */
 template <class Body>
 sru_status each_block(const sru_context *c, const sru_attention *s, Body body)
 {
@@ -1680,7 +1680,7 @@ sru_status each_block(const sru_context *c, const sru_attention *s, Body body)
     return SRU_OK;
 }
 
-/* What a block has in (steps,B,P), or in one plane of (steps,B,2,P), from a step on. */
+/* A block's part of p (steps,B,P), or of one plane of (steps,B,2,P), from a step on. */
 matrix head_of(const sru_attention *s, const float *p, const seen &k, size_t step,
                size_t planes = 1, bool transposed = false)
 {
@@ -1709,9 +1709,9 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
         if (c->measure) return SRU_OK;
         if (s->ring) {
             const size_t C = ring_slots(s->window), most = ring_steps(s, RING_STEPS);
-            const size_t warps = ceil_div(s->window, 8);        /* each has 8 keys, or more */
+            const size_t warps = ceil_div(s->window, 8);        /* each has 8 keys or more */
             const unsigned threads = WARP*(unsigned)(warps < 4 ? 4 : warps < 32 ? warps : 32);
-            const size_t fours = ceil_div(2*s->P, 4*WARP);      /* of the values of a step */
+            const size_t fours = ceil_div(2*s->P, 4*WARP);      /* warps: 4 values a thread */
             const unsigned copies = WARP*(unsigned)(fours < 32 ? fours : 32);
             for (size_t t = 0; t < s->T; t += most) {
                 const size_t steps = s->T - t < most ? s->T - t : most;
@@ -1739,7 +1739,7 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
     static const char name[] = "attention_backward";
     if (!s) return fail(ctx, SRU_EINVAL, "%s: the attention is NULL", name);
     TRY(check_attention(ctx, s, name));
-    if (!s->T || !s->B)                 /* nobody has seen the memory */
+    if (!s->T || !s->B)                 /* no query has seen the memory */
         return s->dkv ? copy(ctx, s->dkv, NULL, s->M*s->B*2*s->P*4) : SRU_OK;
     if (s->ring || !s->a || !s->stats || !s->dout || !s->dq || !s->dkv)
         return fail(ctx, SRU_EINVAL, "%s: a, stats, dout, dq and dkv must not be NULL, and there "
@@ -1779,9 +1779,9 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
 /* =================================================================================================
    Operators: rows */
 
-enum { ROWS = 4 };                  /* of a block: a warp has one */
+enum { ROWS = 4 };                  /* of a block: one for each warp */
 
-/* Threads that keep a row. */
+/* As many threads as can keep a row, at most ROW. */
 unsigned row_threads(size_t n)
 {
     const size_t threads = ceil_div(n, WARP*KEPT)*WARP;
@@ -1880,7 +1880,7 @@ sru_status dropout(const sru_context *ctx, float *y, const float *x, const float
                   key_of(ctx, id), beta, T, n);
 }
 
-/* The loss, like norm's, may be wanted in host memory, which is waited for, or on the device. */
+/* The loss, like norm's result, may go to the device or to host memory, which is waited for. */
 sru_status softmax_loss(const sru_context *ctx, double *loss, float *dy, const float *y,
                         const int32_t *targets, float scale, size_t rows, size_t n)
 {
@@ -1977,7 +1977,7 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
         cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, d->number);
         cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, d->number);
         d->multiprocessors = (size_t)count;
-        d->room = (size_t)shared/(49 << 10);    /* CUDA takes 1 KB of a block's own */
+        d->room = (size_t)shared/(49 << 10);    /* CUDA takes 1 KB more for each block */
         d->reads_host = reads != 0;
         if (10*major + minor < 75)
             return fail(&c, SRU_EDEVICE, "sru_cuda_open: the GPU's compute capability is %d.%d, "
@@ -1990,7 +1990,7 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
         if (cublasSetStream(d->blas, d->stream) != CUBLAS_STATUS_SUCCESS
             || cublasSetWorkspace(d->blas, d->workspace, WORKSPACE) != CUBLAS_STATUS_SUCCESS
             || cublasSetMathMode(d->blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)
-               != CUBLAS_STATUS_SUCCESS)    /* parts of a sum over k are float32, too */
+               != CUBLAS_STATUS_SUCCESS)    /* so parts of a sum over k are float32, too */
             return fail(&c, SRU_EDEVICE, "sru_cuda_open: cuBLAS takes no stream or workspace");
         return SRU_OK;
     };
