@@ -4789,13 +4789,20 @@ static int sru__string(sru__json *j, char *text, size_t size)
     return sru__accept(j, '"') || sru__expected(j, "the end of a string");
 }
 
-/* Key n of an object, counted from 0, after the value of the one before; 0: the object ends. */
-static int sru__member(sru__json *j, int n, char *key, size_t size)
+/* Whether an array, of brackets "[]", or an object, "{}", has an element n, counted from 0. The ones
+   before it have been read. */
+static int sru__element(sru__json *j, size_t n, const char *brackets)
 {
-    if (n ? sru__accept(j, ',') : sru__expect(j, '{') && !sru__accept(j, '}'))
-        return sru__string(j, key, size) && sru__expect(j, ':');
-    if (n) sru__expect(j, '}');
+    if (n == 0) return sru__expect(j, brackets[0]) && !sru__accept(j, brackets[1]);
+    if (sru__accept(j, ',')) return 1;
+    sru__expect(j, brackets[1]);
     return 0;
+}
+
+/* The key of an object's element n; 0: the object ends. */
+static int sru__member(sru__json *j, size_t n, char *key, size_t size)
+{
+    return sru__element(j, n, "{}") && sru__string(j, key, size) && sru__expect(j, ':');
 }
 
 /* A whole number without sign that fits a size_t. */
@@ -4820,17 +4827,13 @@ static int sru__whole(sru__json *j, size_t *value)
 static int sru__list(sru__json *j, size_t *values, size_t most, size_t *count, size_t *product)
 {
     size_t value;
-    *count = 0;
     *product = 1;
-    if (!sru__expect(j, '[')) return 0;
-    if (sru__accept(j, ']')) return 1;
-    do {
+    for (*count = 0; sru__element(j, *count, "[]"); ++*count) {
         if (!sru__whole(j, &value)) return 0;
         if (*count < most) values[*count] = value;
-        ++*count;
         *product = sru__times(*product, value);
-    } while (sru__accept(j, ','));
-    return sru__expect(j, ']');
+    }
+    return !j->bad;
 }
 
 /* Digits, at least one; x becomes x*10 + digit for each. Returns how many. */
@@ -4885,8 +4888,8 @@ static int sru__word(sru__json *j, const char *word)
 static int sru__read_metadata(sru__json *j, const char *wanted, char *text)
 {
     char key[SRU__NAME + 1], rest[2];
-    int n = 0;
-    while (sru__member(j, n++, key, sizeof key)) {
+    size_t n;
+    for (n = 0; sru__member(j, n, key, sizeof key); n++) {
         const int found = wanted && !strcmp(key, wanted);
         sru__string(j, found ? text : rest, found ? (size_t)SRU__TEXT : sizeof rest);
     }
@@ -4897,8 +4900,8 @@ static int sru__read_metadata(sru__json *j, const char *wanted, char *text)
 static int sru__read_entry(sru__json *j, sru__entry *e)
 {
     char key[SRU__NAME + 1];
-    size_t offsets[2], n_offsets, product;
-    int n, seen = 0;                /* bits: dtype, shape, data_offsets */
+    size_t offsets[2], n_offsets, product, n;
+    int seen = 0;                   /* bits: dtype, shape, data_offsets */
     if (!e->name[0]) return sru__expected(j, "a tensor's name");
     for (n = 0; seen != 7 && sru__member(j, n, key, sizeof key); n++) {
         const int bit = !strcmp(key, "dtype") ? 1 : !strcmp(key, "shape") ? 2
@@ -5154,6 +5157,7 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
     const char kind = sru__fields[field].kind;
     void *const to = (char *)f + sru__fields[field].at;
     int value = 0, negative;
+    size_t l;
     if (strchr("bn-", kind)) {
         if (sru__word(j, "true") || sru__word(j, "1")) value = 1;
         else if (!sru__word(j, "false") && !sru__word(j, "0") && !sru__word(j, "null"))
@@ -5170,13 +5174,12 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
         *(int *)to = value;
         return 1;
     case 'p':
-        if (!sru__accept(j, '[')) return sru__int(j, &f->projection_size);
-        if (sru__accept(j, ']')) return 1;
-        do {
-            if (value == SRU_MAX_LAYERS) return sru__expected(j, "fewer layers");
-            if (!sru__int(j, &f->projection_sizes[value++])) return 0;
-        } while (sru__accept(j, ','));
-        return sru__expect(j, ']');
+        if (sru__peek(j) != '[') return sru__int(j, &f->projection_size);
+        for (l = 0; sru__element(j, l, "[]"); l++) {
+            if (l == SRU_MAX_LAYERS) return sru__expected(j, "fewer layers");
+            if (!sru__int(j, &f->projection_sizes[l])) return 0;
+        }
+        return !j->bad;
     case 'f':
         return sru__number(j, (float *)to);
     default:
@@ -5188,8 +5191,7 @@ static sru_status sru__read_config(const sru__json *file, sru_config *f)
 {
     char text[SRU__TEXT], name[SRU__NAME], what[SRU_ERROR_SIZE];
     sru__json j;
-    size_t i;
-    int n;
+    size_t i, n;
     sru__clear(f, sizeof *f);
     if (sru__metadata(file, "module", text)) return SRU_EFILE;
     if (!text[0])
