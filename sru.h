@@ -5169,8 +5169,10 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
     switch (kind) {
     case 'i': case 'l':                     /* of l -1 is the default, here 0; 0 and less are -1 */
         negative = kind == 'l' && sru__accept(j, '-');
+        if (negative && !sru__digit(j)) return sru__expected(j, "a whole number");
         if (!sru__int(j, &value)) return 0;
-        if (kind == 'l' && (negative || !value)) value = negative && value == 1 ? 0 : -1;
+        if (negative) value = -value;
+        if (kind == 'l' && value <= 0) value = value == -1 ? 0 : -1;
         *(int *)to = value;
         return 1;
     case 'p':
