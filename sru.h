@@ -4885,7 +4885,7 @@ static int sru__word(sru__json *j, const char *word)
 /* ---- the container --------------------------------------------------------------------------- */
 
 /* The metadata are passed over, but the value of a key that is wanted goes to text. */
-static int sru__read_metadata(sru__json *j, const char *wanted, char *text)
+static void sru__read_metadata(sru__json *j, const char *wanted, char *text)
 {
     char key[SRU__NAME + 1], rest[2];
     size_t n;
@@ -4893,7 +4893,6 @@ static int sru__read_metadata(sru__json *j, const char *wanted, char *text)
         const int found = wanted && !strcmp(key, wanted);
         sru__string(j, found ? text : rest, found ? (size_t)SRU__TEXT : sizeof rest);
     }
-    return !j->bad;
 }
 
 /* What is told of the tensor e->name. */
@@ -4989,7 +4988,7 @@ static sru_status sru__metadata(const sru__json *file, const char *key, char tex
     sru__json j = *file;
     text[0] = 0;
     j.p = file->metadata;
-    if (j.p && !sru__read_metadata(&j, key, text)) return SRU_EFILE;
+    if (j.p) sru__read_metadata(&j, key, text);
     if (strlen(text) == SRU__TEXT - 1)
         return sru__say(file->error, "the metadata's %s has %u bytes or more", key,
                         (size_t)SRU__TEXT - 1), SRU_EFILE;
