@@ -5018,11 +5018,10 @@ static size_t sru__rank(const sru_tensor *t)
 /* Rows of a matrix in memory, 1 of what is none; 0: no file can order it so. */
 static size_t sru__tensor_rows(const sru_tensor *t)
 {
-    const int matrix = sru__rank(t) == 2;
-    const size_t rows = matrix ? t->shape[t->transpose ? 1 : 0] : 1;
-    if (!t->interleave && !t->transpose) return rows;
-    return matrix && t->interleave >= 0
-           && (!t->interleave || rows % (size_t)t->interleave == 0) ? rows : 0;
+    const size_t rows = t->shape[t->transpose ? 1 : 0];
+    if (sru__rank(t) != 2) return !t->interleave && !t->transpose;
+    if (!t->interleave) return rows;
+    return t->interleave > 0 && rows % (size_t)t->interleave == 0 ? rows : 0;
 }
 
 static sru_status sru__check_entry(const sru__json *file, const sru__entry *e, const sru_tensor *t)
