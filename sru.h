@@ -5187,6 +5187,7 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
 
 static sru_status sru__read_config(const sru__json *file, sru_config *f)
 {
+    static const char form[] = "the metadata's config is not as json.dumps() writes it";
     char text[SRU__TEXT], name[SRU__NAME], what[SRU_ERROR_SIZE];
     sru__json j;
     size_t i, n;
@@ -5215,8 +5216,7 @@ static sru_status sru__read_config(const sru__json *file, sru_config *f)
     if (sru__metadata(file, "config", text)) return SRU_EFILE;
     if (!text[0])
         return sru__say(file->error, "the file's metadata has no config"), SRU_EFILE;
-    j = sru__json_of(text, strlen(text), "the metadata's config is not as json.dumps() writes it",
-                     file->error);
+    j = sru__json_of(text, strlen(text), form, file->error);
     for (n = 0; sru__member(&j, n, name, sizeof name); n++) {
         for (i = 0; i < SRU__FIELDS && strcmp(name, sru__fields[i].name); i++) { }
         if (i == SRU__FIELDS || sru__place(f, i) != 'c')
@@ -5225,7 +5225,7 @@ static sru_status sru__read_config(const sru__json *file, sru_config *f)
         sru__say(what, "the config's %s is not understood", name);
         j.what = what;
         if (!sru__read_field(&j, f, i)) return SRU_EFILE;
-        j.what = "the metadata's config is not as json.dumps() writes it";
+        j.what = form;
     }
     if (sru__peek(&j) != -1) sru__expected(&j, "its end");
     f->num_layers = sru__layers(f);
