@@ -5718,7 +5718,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
                            const sru_tensor *own, int n, char *error)
 {
     static const char ending[] = ".sru_save";   /* which nobody else's file has */
-    sru__writer w;
+    sru__writer w = { NULL, 0 };
     sru__walk net;
     unsigned char length[8];
     char *beside;
@@ -5738,7 +5738,6 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
                         "in it, or does not end with '.'", prefix, (size_t)SRU__PREFIX), SRU_EINVAL;
     if (sru__check_own(own, n, prefix, error)) return SRU_EINVAL;
 
-    sru__clear(&w, sizeof w);
     sru__put_header(&w, m, prefix, own, n);
     if (w.n > SRU__HEADER)
         return sru__say(error, "sru_save: the file's header would have more than %u bytes",
