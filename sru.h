@@ -4918,15 +4918,15 @@ static int sru__read_entry(sru__json *j, sru__entry *e)
         if (!strcmp(e->type, sru__dtypes[e->dtype].name)) break;
     e->begin = offsets[0];
     e->end = offsets[1];
-    j->bad = 1;                     /* unless what it says fits the file */
-    if (e->begin > e->end || e->end > j->data_size)
+    j->bad = e->begin > e->end || e->end > j->data_size;
+    if (j->bad)
         return sru__say(j->error, "tensor '%s' lies at bytes %u to %u, but the file has %u bytes "
                         "of data", e->name, e->begin, e->end, j->data_size), 0;
-    if (e->dtype < SRU__DTYPES
-        && sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin)
+    j->bad = e->dtype < SRU__DTYPES
+             && sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin;
+    if (j->bad)
         return sru__say(j->error, "tensor '%s' has %u bytes of data, which its shape does not take "
                         "up", e->name, e->end - e->begin), 0;
-    j->bad = 0;
     e->data = (const unsigned char *)j->end + e->begin;
     return 1;
 }
