@@ -5234,7 +5234,7 @@ static sru_status sru__read_config(const sru__json *file, sru_config *f)
 
 /* ---- the tensors of a network ---------------------------------------------------------------- */
 
-/* One tensor after another, as files have them: those of the weights, then each layer's scale_x. */
+/* One tensor after another, as files have them: those of each layer's weights, then its scale_x. */
 typedef struct sru__walk {
     const sru_model *m;
     const char *prefix;             /* of at most SRU__PREFIX bytes, so that names fit */
@@ -5255,14 +5255,12 @@ static void sru__start(sru__walk *w, const sru_model *m, const char *prefix)
 static int sru__next_tensor(sru__walk *w)
 {
     const sru_config *f = &w->m->config;
-    const int layers = sru__layers(f), scales = layers * SRU__SLOTS;
+    const int slots = SRU__SLOTS + 1;
     const sru__slot *s;
-    int l;
     do {
-        if (++w->n == scales + layers) return 0;
-        l = w->n < scales ? w->n / SRU__SLOTS : w->n - scales;
-        w->i = w->n < scales ? w->n % SRU__SLOTS : SRU__SLOTS;
-        if (w->i == 0 || w->i == SRU__SLOTS) sru__next_layer(&w->y, f, w->m->type, l);
+        if (++w->n == sru__layers(f) * slots) return 0;
+        w->i = w->n % slots;
+        if (w->i == 0) sru__next_layer(&w->y, f, w->m->type, w->n / slots);
         s = &w->y.slot[w->i];
     } while (!s->rows);
     sru__clear(&w->t, sizeof w->t);
@@ -5290,8 +5288,8 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
     if (!t || !m || index < 0 || m->type != SRU_PLAIN || sru__check_config(&m->config, NULL))
         return 0;
     sru__start(&w, m, "");
-    while (sru__next_tensor(&w) && w.i < SRU__SLOTS)
-        if (!index--) return *t = w.t, 1;
+    while (sru__next_tensor(&w))
+        if (w.i < SRU__SLOTS && !index--) return *t = w.t, 1;
     return 0;
 }
 
