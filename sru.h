@@ -5721,7 +5721,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     unsigned char length[8];
     char *beside;
     size_t i;
-    int k, saved = errno;
+    int k, lost, saved = errno;
     sru_status status = SRU_OK;
     if (error) error[0] = 0;
     if (!prefix) prefix = "";
@@ -5757,9 +5757,8 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
         for (sru__start(&net, m, prefix); sru__next_tensor(&net) && !ferror(w.f);)
             sru__put_tensor(&w, &net.t);
         for (k = 0; k < n && !ferror(w.f); k++) sru__put_tensor(&w, &own[k]);
-        if (fflush(w.f) || ferror(w.f)) status = SRU_EFILE;
-        if (fclose(w.f)) status = SRU_EFILE;
-        if (status || sru__replace(beside, path)) {
+        lost = ferror(w.f);
+        if (fclose(w.f) || lost || sru__replace(beside, path)) {
             sru__say(error, "cannot write '%s': %s", path, strerror(errno));
             remove(beside);
             status = SRU_EFILE;
