@@ -5076,7 +5076,7 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
     if (!found) return sru__say(error, "the file has no tensor '%s'", t->name), SRU_ENOENT;
     is = *t;
     if (!t->data) {
-        if (e.rank > 4 || (e.rank && !e.count))
+        if (e.rank > 4 || !e.count)
             return sru__say(error, "tensor '%s' is empty, or has more than 4 dimensions", t->name),
                    SRU_EFILE;
         memset(is.shape, 0, sizeof is.shape);
