@@ -4850,7 +4850,7 @@ static int sru__number(sru__json *j, float *value)
     const int negative = sru__accept(j, '-');
     const char *const first = j->p;
     double x = 0, e = 0, by = 1;
-    int power = 0, minus = 0;
+    int power = 0;
     const int digits = sru__digits(j, &x);
     if (!digits || digits > 300 || (digits > 1 && *first == '0'))
         return sru__expected(j, "a number");
@@ -4859,7 +4859,7 @@ static int sru__number(sru__json *j, float *value)
         if (!power || power < -300) return sru__expected(j, "a number");
     }
     if (sru__pass(j, 'e') || sru__pass(j, 'E')) {
-        minus = sru__pass(j, '-');
+        const int minus = sru__pass(j, '-');
         if (!minus) sru__pass(j, '+');
         if (!sru__digits(j, &e)) return sru__expected(j, "a number");
         if (e > 1000) e = 1000;
@@ -5582,7 +5582,7 @@ static void sru__field_text(char text[16 * SRU_MAX_LAYERS], const sru_config *f,
     } else if (!whole || (at == &f->attention_every_n_layers && f->attention_last_n_layers)) {
         return;                         /* the one does not count where the other does */
     } else if (strchr("bn", kind)) {
-        sru__say(text, place == 'b' ? "%u" : kind == 'b' ? "true" : "false", (size_t)(kind == 'b'));
+        sru__say(text, place == 'b' ? kind == 'b' ? "1" : "0" : kind == 'b' ? "true" : "false");
     } else {
         sru__say(text, "%u", (size_t)(whole < 0 ? 0 : whole));
     }
