@@ -5163,13 +5163,14 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
     }
     if (sru__word(j, "null")) return 1;
     switch (kind) {
-    case 'i': case 'l':                     /* of l -1 is the default, here 0; 0 and less are -1 */
-        negative = kind == 'l' && sru__accept(j, '-');
+    case 'i':
+        return sru__int(j, (int *)to);
+    case 'l':                               /* -1 is the default, here 0; 0 and less are -1 */
+        negative = sru__accept(j, '-');
         if (negative && !sru__digit(j)) return sru__expected(j, "a whole number");
         if (!sru__int(j, &value)) return 0;
         if (negative) value = -value;
-        if (kind == 'l' && value <= 0) value = value == -1 ? 0 : -1;
-        *(int *)to = value;
+        *(int *)to = value > 0 ? value : value == -1 ? 0 : -1;
         return 1;
     case 'p':
         if (sru__peek(j) != '[') return sru__int(j, &f->projection_size);
