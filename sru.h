@@ -3632,19 +3632,14 @@ SRUDEF const sru_backend *sru_cpu(void)
 {
     const size_t n = sizeof sru__backends / sizeof *sru__backends;
     const char *wanted = NULL;
-    const sru_backend *best = NULL;
-    size_t i;
+    size_t best = 0, i;
 #ifndef SRU_NO_STDIO
     wanted = getenv("SRU_ISA");
 #endif
-    for (i = 0; i < n; i++) {
-        const sru_backend *op = sru__backends[i].op;
-        if (sru__backends[i].needs & ~sru__machine()) continue;
-        if (!best) best = op;
-        if (wanted && !strcmp(wanted, op->name)) return op;
-    }
-    SRU_ASSERT(best);                           /* scalar ones run everywhere */
-    return best;
+    while (sru__backends[best].needs & ~sru__machine()) best++;     /* scalar ones need nothing */
+    for (i = best; wanted && i < n; i++)
+        if (!strcmp(wanted, sru__backends[i].op->name)) return sru__backends[i].op;
+    return sru__backends[best].op;
 }
 
 SRUDEF const sru_backend *sru_cpu_bf16(void)
