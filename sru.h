@@ -3415,37 +3415,37 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 
 /* ---- instruction sets ------------------------------------------------------------------------ */
 
-/* One pass over the kernels' body, at the end of this file, for each instruction set. On x86-64
-   four are compiled and the best that the machine has is chosen when running; elsewhere, and with
-   SRU_NO_DISPATCH, the one that the compiler's flags allow. */
+/* The kernels' body, at the end of this file, is compiled once for each instruction set. On x86-64
+   these are four, and the best one that the machine has is chosen at run time. Elsewhere, and with
+   SRU_NO_DISPATCH, they are only those that the compiler's flags allow. */
 #define SRU__PASS
 
 #if defined(__GNUC__) && (defined(__clang__) || __GNUC__ > 8) && !defined(__TINYC__) \
     && !defined(SRU_NO_SIMD)
-#define SRU__VECTORS    /* extensions that gcc has since 9; without them kernels are scalar */
+#define SRU__VECTORS    /* gcc has these extensions since 9; without them kernels are scalar */
 #endif
-#if defined(SRU__VECTORS) && defined(__x86_64__) && !defined(__arm64ec__)   /* which says both */
+#if defined(SRU__VECTORS) && defined(__x86_64__) && !defined(__arm64ec__)   /* ARM64EC sets both */
 #define SRU__X86
 #endif
 #if defined(SRU__X86) && !defined(SRU_NO_DISPATCH) && !defined(__SCE__)     /* a console's clang */
 #define SRU__DISPATCH
 #endif
 #ifdef SRU__X86
-#include <immintrin.h>  /* for five things alone, with AVX2 and AVX-512. Minimum and maximum: vector
-                           extensions have no operator for them, and comparisons and masks make a
-                           scan 1.15 to 1.3 times as long. The first n of a vector: copied to and
-                           fro they make a network of 50 units 1.3 times as long. 1/x of 16 floats:
-                           divided, they make a scan 1.2 times as long. Bytes that change places in
-                           AVX2: shifts would wait for the unit that multiplies, and make a product
-                           of SRU_Q8 1.2 times as long. Products of bfloat16, and rounding to it */
+#include <immintrin.h>  /* for only five things, with AVX2 and AVX-512. Minimum and maximum: vector
+                           extensions have no operators for them; with comparisons and masks a scan
+                           takes 1.15 to 1.3 times as long. The first n of a vector: if they are
+                           copied to and fro, a network of 50 units takes 1.3 times as long. 1/x of
+                           16 floats: with divisions a scan takes 1.2 times as long. Moving bytes in
+                           AVX2: shifts wait for the unit that multiplies, so a product of SRU_Q8
+                           takes 1.2 times as long. Products of bfloat16, and rounding to it */
 #endif
 
-/* gcc's loops over sums, in vectors, round products before they add them: other bits than those of
-   sums that it fuses */
+/* in loops of sums that gcc vectorises, it rounds products before it adds them, which gives other
+   bits than its fused sums */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("no-tree-loop-vectorize")
-#if defined(__AVX512F__) && __GNUC__ > 9    /* or 16 sums are one, alone: see sru__one_of() */
+#if defined(__AVX512F__) && __GNUC__ > 9    /* else 16 sums become one vector: see sru__one_of() */
 #pragma GCC target("prefer-vector-width=256")
 #endif
 #endif
@@ -3471,14 +3471,14 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__FOURS   sru__backend_rvv
 #elif defined(SRU__VECTORS) && (defined(__aarch64__) || defined(__arm64ec__) \
                                 || (defined(__ARM_NEON) && defined(__clang__)))
-#define SRU__ISA     neon                           /* gcc for 32 bits does sums one by one */
+#define SRU__ISA     neon                           /* gcc for 32-bit ARM adds floats one by one */
 #define SRU__FOURS   sru__backend_neon
 #endif
 #ifdef SRU__FOURS
 #define SRU__W       4
 #ifdef SRU__X86                                     /* 16 registers of 4 floats */
 #define SRU__MR      2
-#else                                               /* 32 of them */
+#else                                               /* 32 such registers */
 #define SRU__MR      6
 #endif
 #define SRU__NP      1
@@ -3505,8 +3505,8 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__NP      1
 #define SRU__NP_TWO  2
 #ifdef __clang__
-#define SRU__NP_ONE  4                              /* words of six would lie in memory for a while:
-                                                       1.3 times as long with SRU_BF16 */
+#define SRU__NP_ONE  4                              /* with 6, clang keeps words in memory for a
+                                                       while: SRU_BF16 takes 1.3 times as long */
 #else
 #define SRU__NP_ONE  6
 #endif
@@ -3523,7 +3523,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__AVX512                                 /* 32 registers of 16 floats */
 #if !defined(SRU__DISPATCH) ? defined(__AVX512BF16__) \
     : defined(__clang__) ? __clang_major__ > 10 : __GNUC__ > 10
-#define SRU__BF16                                   /* which need not be there when running */
+#define SRU__BF16                                   /* compiled, but the machine may lack it */
 #define SRU__AND_BF16 ",avx512bf16"
 #define SRU__HALVES(x) _mm512_cvtneps_pbh(x)
 #define SRU__DOT(sum, a, b) (sru__vec)_mm512_dpbf16_ps(sum, (__m512bh)(a), (__m512bh)(b))
@@ -3531,7 +3531,7 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__AND_BF16
 #endif
 #if defined(__clang__) && __clang_major__ >= 18 && __clang_major__ <= 20
-#define SRU__AND_512 ",evex512"                     /* zig's clang has it off */
+#define SRU__AND_512 ",evex512"                     /* off by default in zig's clang */
 #else
 #define SRU__AND_512
 #endif
@@ -3553,10 +3553,10 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #endif
 #define SRU__ISA     avx512
 #define SRU__W       16
-/* with a mask of all lanes: those without one make g++ 12 warn */
+/* the forms with a mask, here of all lanes, because those without one make g++ 12 warn */
 #define SRU__MIN(a, x) _mm512_maskz_min_ps(0xffff, a, x)
 #define SRU__MAX(a, x) _mm512_maskz_max_ps(0xffff, a, x)
-#ifdef __OPTIMIZE__                                 /* Newton's step is exact where it is fused */
+#ifdef __OPTIMIZE__                                 /* Newton's step is exact only if it is fused */
 #define SRU__GUESS(x)  _mm512_maskz_rcp14_ps(0xffff, x)
 #endif
 #define SRU__LOAD_PART(p, n)     _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
@@ -3576,9 +3576,9 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 
 enum { SRU__ASKED = 1, SRU__HAS_AVX2 = 2, SRU__HAS_AVX512 = 4, SRU__HAS_BF16 = 8 };
 
-/* What the machine has, and its system saves. __builtin_cpu_supports() would not do: zig's library
-   says no to everything. The answer is kept, for on virtual machines the instruction takes longer
-   than a small network's step. */
+/* What the processor has, if the system saves the registers. __builtin_cpu_supports() would not do,
+   because zig's library answers no to everything. The result is kept, because on virtual machines
+   cpuid takes longer than a step of a small network. */
 #ifdef SRU__DISPATCH
 static void sru__cpuid(uint32_t leaf, uint32_t part, uint32_t *a, uint32_t *b, uint32_t *c)
 {
@@ -3600,7 +3600,7 @@ static int sru__machine(void)
         __asm__ volatile("xgetbv" : "=a"(system) : "c"(0) : "edx");
         sru__cpuid(7, 0, &last, &b, &c);
         if ((system & 0x06) == 0x06 && (b & 1u << 5)) has |= SRU__HAS_AVX2;
-#ifdef __APPLE__                    /* saves the rest from when it is first used */
+#ifdef __APPLE__                    /* saves the other registers once they have been used */
         system |= 0xe0;
 #endif
         if ((system & 0xe6) == 0xe6 && (b & avx512) == avx512) has |= SRU__HAS_AVX512;
@@ -3611,10 +3611,10 @@ static int sru__machine(void)
     return has;
 }
 #else
-static int sru__machine(void) { return ~0; }    /* all that was compiled runs */
+static int sru__machine(void) { return ~0; }    /* all that was compiled can run */
 #endif
 
-/* From the best down, and what each needs; what comes after one that runs is lower, and runs. */
+/* From the best down to the lowest, and what each needs. If one runs, all that follow it run. */
 static const struct { const sru_backend *op; int needs; } sru__backends[] = {
 #ifdef SRU__AVX512
     { &sru__backend_avx512, SRU__HAS_AVX512 },
@@ -3636,7 +3636,7 @@ SRUDEF const sru_backend *sru_cpu(void)
 #ifndef SRU_NO_STDIO
     wanted = getenv("SRU_ISA");
 #endif
-    while (sru__backends[best].needs & ~sru__machine()) best++;     /* scalar ones need nothing */
+    while (sru__backends[best].needs & ~sru__machine()) best++;     /* the last needs nothing */
     for (i = best; wanted && i < n; i++)
         if (!strcmp(wanted, sru__backends[i].op->name)) return sru__backends[i].op;
     return sru__backends[best].op;
@@ -4653,37 +4653,37 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
 }
 
 /* =================================================================================================
-   Files: safetensors. Eight bytes with the header's length, a header in JSON, then the data:
-   {"__metadata__":{"module":"SRU","config":"{...}"},"name":{"dtype":"F32","shape":[2,3],
-   "data_offsets":[0,24]}, ...}. Nothing read from a file is trusted, and reading from memory
-   allocates nothing. */
+   Files: safetensors. A file has eight bytes with the header's length, then the header, then data.
+   The header is JSON: {"__metadata__":{"module":"SRU","config":"{...}"},"name":{"dtype":"F32",
+   "shape":[2,3],"data_offsets":[0,24]}, ...}. Nothing read from a file is trusted, and reading from
+   memory allocates nothing. */
 
 enum {
     SRU__RANK = 8, SRU__NAME = 128, SRU__TEXT = 2049,
-    SRU__PREFIX = 80,               /* behind it, names have up to 45 characters */
+    SRU__PREFIX = 80,               /* the rest of a name has up to 45 characters */
     SRU__HEADER = 100000000         /* the format's own limit */
 };
 
 typedef struct sru__entry {
-    char name[SRU__NAME + 1];       /* a longer name is cut: none of ours is as long as that */
+    char name[SRU__NAME + 1];       /* longer names are cut off: none of ours is so long */
     char type[16];
-    int dtype;                      /* in sru__dtypes; SRU__DTYPES: none of these */
-    size_t rank, shape[SRU__RANK];  /* of more dimensions, the first are kept */
+    int dtype;                      /* an index of sru__dtypes; SRU__DTYPES: not there */
+    size_t rank, shape[SRU__RANK];  /* if rank is larger, only the first SRU__RANK */
     size_t count, begin, end;
     const unsigned char *data;
 } sru__entry;
 
 /* ---- JSON: objects of a fixed form, no recursion --------------------------------------------- */
 
-/* A place in a text. A file that sru__open() found to be whole is such a place, too: the beginning
-   of its header, of which each reader takes a copy. */
+/* A position in a text. A file that sru__open() has accepted is also kept as one, at the start of
+   its header. Functions that read the header move a copy of it. */
 typedef struct sru__json {
-    const char *start, *p, *end;    /* behind the end of a header are the file's data */
-    const char *what;               /* is at fault, for the sentence */
+    const char *start, *p, *end;    /* a file's data begin where its header ends */
+    const char *what;               /* the sentence on a fault begins with this */
     char *error;
-    int bad;                        /* a fault was found */
+    int bad;                        /* a fault has been found */
     size_t data_size;
-    const char *metadata;           /* where their object begins; NULL: it has not been seen */
+    const char *metadata;           /* where the metadata begin; NULL: none so far */
 } sru__json;
 
 static sru__json sru__json_of(const char *text, size_t size, const char *what, char *error)
@@ -4701,7 +4701,7 @@ static int sru__expected(sru__json *j, const char *what)
     return 0;
 }
 
-/* The next character, -1 at the end; whether it is a digit; whether it was c, and is passed. */
+/* The next character, or -1 at the end; whether it is a digit; whether it is c, which it passes. */
 static int sru__at(const sru__json *j) { return j->p < j->end ? (unsigned char)*j->p : -1; }
 
 static int sru__digit(const sru__json *j) { return sru__at(j) >= '0' && sru__at(j) <= '9'; }
@@ -4713,7 +4713,7 @@ static int sru__pass(sru__json *j, char c)
     return 1;
 }
 
-/* The same behind spaces. */
+/* Passes spaces; returns the next character, or -1 at the end. */
 static int sru__peek(sru__json *j)
 {
     while (sru__at(j) == ' ' || sru__at(j) == '\t' || sru__at(j) == '\n' || sru__at(j) == '\r')
@@ -4742,7 +4742,7 @@ static int sru__hex4(sru__json *j)
     return code;
 }
 
-/* The character that an escape, behind its backslash, stands for; 0 at a fault. */
+/* Reads an escape, after its backslash. Returns the character that it stands for; 0: failed. */
 static int sru__escape(sru__json *j)
 {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
@@ -4761,7 +4761,7 @@ static int sru__escape(sru__json *j)
     return code;
 }
 
-/* A string, decoded, into text; what is more than size-1 bytes is cut. */
+/* Decodes a string into text, and cuts off what exceeds size-1 bytes. */
 static int sru__string(sru__json *j, char *text, size_t size)
 {
     size_t n = 0, i;
@@ -4777,15 +4777,15 @@ static int sru__string(sru__json *j, char *text, size_t size)
             for (i = count - 1; i > 0; i--, code >>= 6) bytes[i] = (char)(0x80 | (code & 63));
             bytes[0] = (char)((count > 1 ? 0xf00 >> count & 0xff : 0) | code);
         }
-        for (i = 0; i < count; i++)     /* not whole characters: what is cut fills its room */
+        for (i = 0; i < count; i++)     /* byte by byte: a string that is cut fills its room */
             if (n + 1 < size) text[n++] = bytes[i];
     }
     text[n] = 0;
     return sru__accept(j, '"') || sru__expected(j, "the end of a string");
 }
 
-/* Whether an array, of brackets "[]", or an object, "{}", has an element n, counted from 0. The ones
-   before it have been read. */
+/* Whether there is an element n, counted from 0, in an array ("[]") or object ("{}") of which the
+   elements before n have been read. */
 static int sru__element(sru__json *j, size_t n, const char *brackets)
 {
     if (n == 0) return sru__expect(j, brackets[0]) && !sru__accept(j, brackets[1]);
@@ -4794,13 +4794,13 @@ static int sru__element(sru__json *j, size_t n, const char *brackets)
     return 0;
 }
 
-/* The key of an object's element n; 0: the object ends. */
+/* Reads the key of an object's element n. 0: the object has none, or failed. */
 static int sru__member(sru__json *j, size_t n, char *key, size_t size)
 {
     return sru__element(j, n, "{}") && sru__string(j, key, size) && sru__expect(j, ':');
 }
 
-/* A whole number without sign that fits a size_t. */
+/* Reads a whole number, without a sign, that fits a size_t. */
 static int sru__whole(sru__json *j, size_t *value)
 {
     const int zero = sru__accept(j, '0');
@@ -4818,7 +4818,7 @@ static int sru__whole(sru__json *j, size_t *value)
     return 1;
 }
 
-/* [a, b, ...]; returns how many in count, and their product, and keeps at most `most` of them. */
+/* Reads [a, b, ...]. Tells how many numbers there are and their product; keeps the first `most`. */
 static int sru__list(sru__json *j, size_t *values, size_t most, size_t *count, size_t *product)
 {
     size_t value;
@@ -4831,7 +4831,7 @@ static int sru__list(sru__json *j, size_t *values, size_t most, size_t *count, s
     return !j->bad;
 }
 
-/* Digits, at least one; x becomes x*10 + digit for each. Returns how many. */
+/* Reads digits; for each of them x becomes x*10 + digit. Returns how many there are. */
 static int sru__digits(sru__json *j, double *x)
 {
     int n = 0;
@@ -4839,7 +4839,7 @@ static int sru__digits(sru__json *j, double *x)
     return n;
 }
 
-/* A number of a float's range, which may have a sign, a fraction and an exponent. */
+/* Reads a number in the range of a float. It may have a sign, a fraction and an exponent. */
 static int sru__number(sru__json *j, float *value)
 {
     const int negative = sru__accept(j, '-');
@@ -4861,7 +4861,7 @@ static int sru__number(sru__json *j, float *value)
         power += minus ? -(int)e : (int)e;
     }
     for (; power > 0 && x < 1e38; power--) x *= 10;
-    for (; power < 0 && by < 1e300; power++) by *= 10;      /* one division is the most exact */
+    for (; power < 0 && by < 1e300; power++) by *= 10;      /* a single division is most exact */
     x = power < 0 ? 0 : x / by;
     if (!(x < 1e38)) return sru__expected(j, "a smaller number");
     *value = (float)(negative ? -x : x);
@@ -4879,7 +4879,7 @@ static int sru__word(sru__json *j, const char *word)
 
 /* ---- the container --------------------------------------------------------------------------- */
 
-/* The metadata are passed over, but the value of a key that is wanted goes to text. */
+/* Passes the metadata. If a key is wanted (not NULL), copies its value to text. */
 static void sru__read_metadata(sru__json *j, const char *wanted, char *text)
 {
     char key[SRU__NAME + 1], rest[2];
@@ -4890,7 +4890,7 @@ static void sru__read_metadata(sru__json *j, const char *wanted, char *text)
     }
 }
 
-/* What is told of the tensor e->name. */
+/* Reads the description of the tensor e->name. */
 static int sru__read_entry(sru__json *j, sru__entry *e)
 {
     char key[SRU__NAME + 1];
@@ -4926,7 +4926,7 @@ static int sru__read_entry(sru__json *j, sru__entry *e)
     return 1;
 }
 
-/* 1 and the next tensor of the header; 0 at its end or, with j->bad, at a fault. */
+/* Reads the header's next tensor. 0: there is none or, if j->bad, failed. */
 static int sru__next(sru__json *j, sru__entry *e)
 {
     while (sru__member(j, j->p != j->start, e->name, sizeof e->name)) {
@@ -4940,8 +4940,8 @@ static int sru__next(sru__json *j, sru__entry *e)
     return 0;
 }
 
-/* Checks the whole of a file, so that what follows need not. Where one tensor ends another begins,
-   or else bytes are in two of them or in none: the sum of all these places, mixed, tells it. */
+/* Checks a whole file, so that later readers need not. Without overlaps and gaps each tensor begins
+   where another ends, so that hashed ends less hashed beginnings sum to those of the whole data. */
 static sru_status sru__open(sru__json *file, const void *bytes, size_t size, char *error)
 {
     const unsigned char *p = (const unsigned char *)bytes;
@@ -4977,7 +4977,7 @@ static sru_status sru__open(sru__json *file, const void *bytes, size_t size, cha
     return SRU_OK;
 }
 
-/* The text of a key of the metadata; empty if there is none. */
+/* Copies the value of a key of the metadata to text, which is empty if there is no such key. */
 static sru_status sru__metadata(const sru__json *file, const char *key, char text[SRU__TEXT])
 {
     sru__json j = *file;
@@ -4990,13 +4990,13 @@ static sru_status sru__metadata(const sru__json *file, const char *key, char tex
     return SRU_OK;
 }
 
-/* "(2,3)", and "(2,3,...)" if it is long. */
+/* Writes a shape as "(2,3)" or, if it is long, as "(2,3,...)". */
 static const char *sru__shape_text(char text[64], const size_t *shape, size_t rank)
 {
     size_t n = 0, i;
     text[n++] = '(';
     for (i = 0; i < rank && i < SRU__RANK && n < 36; i++) {
-        sru__say(text + n, i ? ",%u" : "%u", shape[i]);     /* of at most 21 characters */
+        sru__say(text + n, i ? ",%u" : "%u", shape[i]);     /* at most 21 characters */
         n += strlen(text + n);
     }
     memcpy(text + n, i < rank ? ",...)" : ")", i < rank ? 6 : 2);
@@ -5010,7 +5010,7 @@ static size_t sru__rank(const sru_tensor *t)
     return rank;
 }
 
-/* Rows of a matrix in memory, 1 of what is none; 0: no file can order it so. */
+/* The rows of a matrix in memory; 1 for other tensors; 0 if no file can have it in this order. */
 static size_t sru__tensor_rows(const sru_tensor *t)
 {
     const size_t rows = t->shape[t->transpose ? 1 : 0];
@@ -5034,7 +5034,7 @@ static sru_status sru__check_entry(const sru__json *file, const sru__entry *e, c
 
 static sru__source sru__source_of(const sru__entry *e, const sru_tensor *t)
 {
-    const float one = 1;                /* whether floats of the file are those of the machine */
+    const float one = 1;                /* shows whether the machine has floats as files do */
     const int native = !e->dtype && sru__decode((const unsigned char *)&one, 0) == one;
     const size_t rows = sru__tensor_rows(t);
     const sru__source s = { e->data, native ? SRU__NATIVE : e->dtype, rows, e->count / rows,
@@ -5090,11 +5090,11 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *bytes, size_t size,
 
 /* ---- the configuration ----------------------------------------------------------------------- */
 
-/* What config and the metadata beside it may have. `in` tells where, for SRU and for SRUpp: c, in
-   config, as an argument of the reference; b, beside it, for it is no argument there and
-   SRU(**config) should work; -, nowhere. kind: i whole number, l the same or -1, b Boolean, n
-   Boolean negated here, f number or null, p projection size or list of them, - without effect on
-   results, 0 only null is understood. */
+/* The fields of config and of the metadata beside it. `in` says where a field stands, for SRU and
+   for SRUpp: c, in config, because it is an argument of the reference; b, beside config, because it
+   is none, and SRU(**config) should work; -, nowhere. kind: i, whole number; l, the same or -1; b,
+   Boolean; n, Boolean that is negated here; f, number or null; p, projection size or list of them;
+   -, without effect on results; 0, only null is understood. */
 static const struct { const char *name, *in; char kind; size_t at; } sru__fields[] = {
     { "input_size",                 "cc", 'i', offsetof(sru_config, input_size) },
     { "hidden_size",                "cc", 'i', offsetof(sru_config, hidden_size) },
@@ -5142,7 +5142,7 @@ static int sru__int(sru__json *j, int *value)
     return n <= 0x7fffffff || sru__expected(j, "a smaller number");
 }
 
-/* The value of a field. null is false, and else the default. */
+/* Reads the value of a field. null means false for a Boolean, and else the default. */
 static int sru__read_field(sru__json *j, sru_config *f, size_t field)
 {
     const char kind = sru__fields[field].kind;
@@ -5160,7 +5160,7 @@ static int sru__read_field(sru__json *j, sru_config *f, size_t field)
     switch (kind) {
     case 'i':
         return sru__int(j, (int *)to);
-    case 'l':                               /* -1 is the default, here 0; 0 and less are -1 */
+    case 'l':                               /* -1, the default, is 0 here; 0, -2 ... are -1 */
         negative = sru__accept(j, '-');
         if (negative && !sru__digit(j)) return sru__expected(j, "a whole number");
         if (!sru__int(j, &value)) return 0;
@@ -5195,7 +5195,7 @@ static sru_status sru__read_config(const sru__json *file, sru_config *f)
                         "give a config to sru_load_bytes()"), SRU_EFILE;
     if (!strcmp(text, "SRUpp")) {
         f->arch = SRU_ARCH_SRUPP;
-        f->highway_bias = -2;                   /* the reference's default there */
+        f->highway_bias = -2;                   /* the reference's default for it */
     } else if (strcmp(text, "SRU")) {
         return sru__say(file->error, "the file holds a module %s: only SRU and SRUpp are supported",
                         text), SRU_EFILE;
@@ -5230,13 +5230,13 @@ static sru_status sru__read_config(const sru__json *file, sru_config *f)
 
 /* ---- the tensors of a network ---------------------------------------------------------------- */
 
-/* One tensor after another, as files have them: those of each layer's weights, then its scale_x. */
+/* A walk through a network's tensors as files have them: each layer's weights, then its scale_x. */
 typedef struct sru__walk {
     const sru_model *m;
     const char *prefix;             /* of at most SRU__PREFIX bytes, so that names fit */
-    int n;                          /* number of t; those that a layer has not have one, too */
-    sru__layer y;                   /* its layer, and its slot there */
-    int i;
+    int n;                          /* number of t; tensors that a layer lacks count, too */
+    sru__layer y;                   /* t's layer */
+    int i;                          /* t's slot there; SRU__SLOTS: scale_x */
     sru_tensor t;
 } sru__walk;
 
@@ -5247,7 +5247,7 @@ static void sru__start(sru__walk *w, const sru_model *m, const char *prefix)
     w->n = -1;
 }
 
-/* 0: there are no more. */
+/* Goes on to the next tensor. 0: there is none. */
 static int sru__next_tensor(sru__walk *w)
 {
     const sru_config *f = &w->m->config;
@@ -5270,7 +5270,7 @@ static int sru__next_tensor(sru__walk *w)
     return 1;
 }
 
-/* The tensor of this name; 0: there is none. */
+/* Goes to the tensor of this name. 0: there is none. */
 static int sru__find_tensor(sru__walk *w, const char *name)
 {
     for (w->n = -1; sru__next_tensor(w);)
@@ -5296,7 +5296,7 @@ static int sru__begins(const char *text, const char *with)
     return !strncmp(text, with, strlen(with));
 }
 
-/* The only prefix of "rnn_lst." in the file. */
+/* Finds the prefix of "rnn_lst." in the file, which must be the only one. */
 static sru_status sru__find_prefix(const sru__json *file, char prefix[SRU__NAME])
 {
     sru__json j = *file;
@@ -5304,7 +5304,7 @@ static sru_status sru__find_prefix(const sru__json *file, char prefix[SRU__NAME]
     int found = 0;
     prefix[0] = 0;
     while (sru__next(&j, &e)) {
-        char *at, *network = NULL;      /* the last: a prefix may have "rnn_lst." in it */
+        char *at, *network = NULL;      /* the last one: a prefix may contain "rnn_lst." */
         for (at = e.name; (at = strstr(at, "rnn_lst.")) != NULL; at++)
             if (at == e.name || at[-1] == '.') network = at;
         if (!network) continue;
@@ -5321,7 +5321,7 @@ static sru_status sru__find_prefix(const sru__json *file, char prefix[SRU__NAME]
     return SRU_OK;
 }
 
-/* Whether the file has each tensor of the network once. */
+/* Checks that the file has each tensor of the network exactly once. */
 static sru_status sru__check_names(const sru__json *file, sru__walk *w)
 {
     char seen[SRU_MAX_LAYERS * (SRU__SLOTS + 1)] = { 0 }, shape[64];
@@ -5337,9 +5337,9 @@ static sru_status sru__check_names(const sru__json *file, sru__walk *w)
     return SRU_OK;
 }
 
-/* scale_x follows from rescale and highway_bias; a file that says otherwise is not of this
-   configuration: rescale=True was the default up to 2.1.4. What was once in bfloat16, which has 8
-   bits, is taken as it is, if it is the same in all layers. Without a skip term nothing uses it. */
+/* scale_x follows from rescale and highway_bias. A file with another value is not of this config;
+   rescale=True was the default up to 2.1.4. A value that was once rounded to bfloat16, which has 8
+   bits, is used as it is if all layers have the same. Without a skip term nothing uses scale_x. */
 static sru_status sru__check_scale(const sru__json *file, const sru__entry *e, const sru__walk *w,
                                    float *all)
 {
@@ -5378,8 +5378,8 @@ static void sru__load_tensor(const sru__entry *e, const sru__walk *w)
     }
 }
 
-/* All tensors behind the prefix, in the order of the file: none may be unexpected; checked, and
-   read if the model has weights. What scale_x says goes to f, which is the model's. */
+/* Checks all tensors whose names begin with the prefix, in the order of the file. If the model has
+   weights, reads the tensors into them. f is the model's config and receives a rounded scale_x. */
 static sru_status sru__load_tensors(const sru__json *file, sru__walk *w, sru_config *f)
 {
     sru__json j = *file;
@@ -5438,7 +5438,7 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     if (!status) status = sru__load_tensors(&file, &w, f);
     if (!status && weights) {
         to.weights = weights;
-        if (to.type != SRU_PLAIN)               /* between tensors too: the same bytes each time */
+        if (to.type != SRU_PLAIN)               /* so that padding is the same each time */
             memset(weights, 0, sru__weight_bytes(f, to.type));
         status = sru__load_tensors(&file, &w, f);
     }
@@ -5462,11 +5462,11 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error)
         return sru__say(error, "the %s is NULL", path ? "size" : "path"), (void *)NULL;
     f = fopen(path, "rb");
     if (!f) return sru__say(error, "cannot open '%s': %s", path, strerror(errno)), (void *)NULL;
-    do {                                /* until not all of the room is filled */
+    do {                                /* until the file leaves some room unused */
         char *larger;
         long end = 0;
         errno = 0;
-        if (n == first && !fseek(f, 0, SEEK_END)) {     /* not of a pipe */
+        if (n == first && !fseek(f, 0, SEEK_END)) {     /* fails for a pipe */
             end = ftell(f);
             lost = fseek(f, (long)n, SEEK_SET);
         }
@@ -5505,7 +5505,7 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
         block = (char *)SRU_MALLOC(sizeof m + 63 + need);
         if (!block) sru__say(error, "no memory for %u bytes of weights", need);
     }
-    if (block) {                        /* what was checked loads */
+    if (block) {                        /* loading what was checked cannot fail */
         weights = block + sizeof m;
         weights += (64 - (uintptr_t)weights % 64) % 64;
         sru_load_bytes(&m, weights, file, size, NULL, error);
@@ -5518,7 +5518,7 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 typedef struct sru__writer {
-    FILE *f;                        /* NULL: only counts */
+    FILE *f;                        /* NULL: bytes are only counted */
     size_t n;                       /* bytes so far */
 } sru__writer;
 
@@ -5530,7 +5530,7 @@ static void sru__put(sru__writer *w, const void *bytes, size_t n)
 
 static void sru__put_text(sru__writer *w, const char *text) { sru__put(w, text, strlen(text)); }
 
-/* Inside a JSON string. */
+/* Writes text that is inside a JSON string. */
 static void sru__put_escaped(sru__writer *w, const char *text)
 {
     char code[8];
@@ -5550,14 +5550,14 @@ static void sru__number_text(char text[32], float x)
         snprintf(text, 32, "%.*g", digits, (double)x);
         if ((float)strtod(text, NULL) == x) break;
     }
-    point = text + strspn(text, "-+0123456789e");   /* the locale's, of one or more bytes */
+    point = text + strspn(text, "-+0123456789e");   /* the locale's: one or more bytes */
     if (!*point) return;
     rest = point + strcspn(point, "0123456789");
     *point++ = '.';
     memmove(point, rest, strlen(rest) + 1);
 }
 
-/* The value of a field, as it is written in its place; "" for a default. */
+/* The value of a field as it is written in its place; "" if it is the default. */
 static void sru__field_text(char text[16 * SRU_MAX_LAYERS], const sru_config *f, size_t field)
 {
     const void *const at = (const char *)f + sru__fields[field].at;
@@ -5576,7 +5576,7 @@ static void sru__field_text(char text[16 * SRU_MAX_LAYERS], const sru_config *f,
             sru__say(text + strlen(text), l ? ", %u" : "[%u", sru__projection(f, l));
         sru__say(text + strlen(text), "]");
     } else if (!whole || (at == &f->attention_every_n_layers && f->attention_last_n_layers)) {
-        return;                         /* the one does not count where the other does */
+        return;                         /* "every" has no effect if "last" is given */
     } else if (strchr("bn", kind)) {
         sru__say(text, place == 'b' ? kind == 'b' ? "1" : "0" : kind == 'b' ? "true" : "false");
     } else {
@@ -5584,7 +5584,7 @@ static void sru__field_text(char text[16 * SRU_MAX_LAYERS], const sru_config *f,
     }
 }
 
-/* The fields of a place: of config, which is JSON in a string of JSON, or beside it. */
+/* Writes the fields of a place: those in config, which is JSON in a JSON string, or beside it. */
 static void sru__put_fields(sru__writer *w, const sru_config *f, char place)
 {
     const int beside = place == 'b';
@@ -5608,7 +5608,7 @@ static size_t sru__tensor_count(const sru_tensor *t)
     return count;
 }
 
-/* A tensor whose values begin *at bytes behind the header. */
+/* Describes a tensor whose values begin *at bytes after the header, and moves *at to their end. */
 static void sru__put_entry(sru__writer *w, const sru_tensor *t, size_t *at)
 {
     const size_t begin = *at;
@@ -5645,8 +5645,8 @@ static void sru__put_header(sru__writer *w, const sru_model *m, const char *pref
     while (w->n % 8) sru__put_text(w, " ");
 }
 
-/* The tensor's values in the order of the file, little-endian: row after row or, of a transposed
-   one, column after column. Its row i*matrices + k is here unit i of matrix k. */
+/* Writes the tensor's values, little-endian, in the order of the file: row after row or, if it is
+   transposed, column after column. The file's row i*matrices + k is unit i of matrix k here. */
 static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
 {
     const size_t rows = sru__tensor_rows(t), cols = sru__tensor_count(t) / rows;
@@ -5667,7 +5667,7 @@ static void sru__put_tensor(sru__writer *w, const sru_tensor *t)
     sru__put(w, buffer, n);
 }
 
-/* What rename() is in POSIX: `to` is the new file, or as it was before. */
+/* Works as rename() does in POSIX: `to` becomes the new file, or stays as it was. */
 #ifdef _WIN32
 #ifdef __cplusplus
 extern "C"
@@ -5686,7 +5686,7 @@ static int sru__replace(const char *from, const char *to) { return rename(from, 
 
 static sru_status sru__check_own(const sru_tensor *own, int n, const char *prefix, char *error)
 {
-    size_t total = 0;               /* of all, for where they lie in the file */
+    size_t total = 0;               /* values so far: places in the file must fit a size_t */
     int k, i;
     for (k = 0; k < n; k++) {
         const sru_tensor *t = &own[k];
@@ -5711,7 +5711,7 @@ static sru_status sru__check_own(const sru_tensor *own, int n, const char *prefi
 SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *prefix,
                            const sru_tensor *own, int n, char *error)
 {
-    static const char ending[] = ".sru_save";   /* which nobody else's file has */
+    static const char ending[] = ".sru_save";   /* no other program's files end so */
     sru__writer w = { NULL, 0 };
     sru__walk net;
     unsigned char length[8];
