@@ -4761,7 +4761,7 @@ static int sru__escape(sru__json *j)
     return code;
 }
 
-/* Decodes a string into text, and cuts off what exceeds size-1 bytes. */
+/* Decodes a string into text, and cuts off what exceeds size-1 bytes. size 0: passes the string. */
 static int sru__string(sru__json *j, char *text, size_t size)
 {
     size_t n = 0, i;
@@ -4780,7 +4780,7 @@ static int sru__string(sru__json *j, char *text, size_t size)
         for (i = 0; i < count; i++)     /* byte by byte: a string that is cut fills its room */
             if (n + 1 < size) text[n++] = bytes[i];
     }
-    text[n] = 0;
+    if (size) text[n] = 0;
     return sru__accept(j, '"') || sru__expected(j, "the end of a string");
 }
 
@@ -4882,12 +4882,10 @@ static int sru__word(sru__json *j, const char *word)
 /* Passes the metadata. If a key is wanted (not NULL), copies its value to text. */
 static void sru__read_metadata(sru__json *j, const char *wanted, char *text)
 {
-    char key[SRU__NAME + 1], rest[2];
+    char key[SRU__NAME + 1];
     size_t n;
-    for (n = 0; sru__member(j, n, key, sizeof key); n++) {
-        const int found = wanted && !strcmp(key, wanted);
-        sru__string(j, found ? text : rest, found ? (size_t)SRU__TEXT : sizeof rest);
-    }
+    for (n = 0; sru__member(j, n, key, sizeof key); n++)
+        sru__string(j, text, wanted && !strcmp(key, wanted) ? SRU__TEXT : 0);
 }
 
 /* Reads the description of the tensor e->name. */
