@@ -3589,7 +3589,8 @@ static int sru__machine(void)
 {
     static int kept;
     const uint32_t avx = 1u << 28 | 1u << 27 | 1u << 12;            /* AVX, OSXSAVE, FMA */
-    const uint32_t avx512 = 1u << 31 | 1u << 30 | 1u << 17 | 1u << 16;      /* VL, BW, DQ, F */
+    const uint32_t avx2 = 1u << 5;
+    const uint32_t avx512 = avx2 | 1u << 31 | 1u << 30 | 1u << 17 | 1u << 16;   /* VL, BW, DQ, F */
     int has = __atomic_load_n(&kept, __ATOMIC_RELAXED);
     uint32_t a, b, c, last, system;
     if (has) return has;
@@ -3599,7 +3600,7 @@ static int sru__machine(void)
     if (last >= 7 && (c & avx) == avx) {
         __asm__ volatile("xgetbv" : "=a"(system) : "c"(0) : "edx");
         sru__cpuid(7, 0, &last, &b, &c);
-        if ((system & 0x06) == 0x06 && (b & 1u << 5)) has |= SRU__HAS_AVX2;
+        if ((system & 0x06) == 0x06 && (b & avx2)) has |= SRU__HAS_AVX2;
 #ifdef __APPLE__                    /* saves the other registers once they have been used */
         system |= 0xe0;
 #endif
@@ -5522,8 +5523,8 @@ typedef struct sru__writer {
 
 static void sru__put(sru__writer *w, const void *bytes, size_t n)
 {
-    w->n += n;
-    if (w->f && !ferror(w->f)) fwrite(bytes, 1, n, w->f);
+    if (!w->f) w->n += n;
+    else if (!ferror(w->f)) w->n += fwrite(bytes, 1, n, w->f);
 }
 
 static void sru__put_text(sru__writer *w, const char *text) { sru__put(w, text, strlen(text)); }
