@@ -2475,7 +2475,8 @@ static void test_written_config(void)
     static const struct { const char *is; int all; const char *says; } last[] = {
         { "-1", 1, "" }, { "2", 1, "" }, { "3", 1, "" }, { "null", 1, "" },
         { "0", 0, "linear2" }, { "-5", 0, "linear2" }, { "-0", 0, "linear2" },
-        { "x", 0, "attention_last_n_layers" }, { "--1", 0, "attention_last_n_layers" }
+        { "x", 0, "attention_last_n_layers" }, { "--1", 0, "attention_last_n_layers" },
+        { "- 1", 0, "attention_last_n_layers" }
     };
     const char *path = path_of("written.safetensors");
     sru_config f = small_config(SRU_ARCH_SRUPP);
