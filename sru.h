@@ -881,15 +881,14 @@ SRU__INLINE sru_context sru__context(const sru_context *ctx)
 static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context *, const void *),
                            const void *args)
 {
-    sru_context c = sru__context(ctx);
+    sru_context c = sru__context(ctx), measuring;
     sru_status status;
     size_t need = 0;
     if (c.measure || c.work) return run(&c, args);
-    c.measure = &need;
     c.work_used = 0;
-    status = run(&c, args);
-    c.measure = NULL;
-    c.work_used = 0;
+    measuring = c;
+    measuring.measure = &need;
+    status = run(&measuring, args);
     if (status) return status;
     if (need) {
         c.work = c.op->alloc(&c, need);
