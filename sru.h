@@ -1102,7 +1102,7 @@ typedef struct sru__kernels {
 /* Values of packed weights in a lane of 32 bits. */
 SRU__INLINE size_t sru__per_lane(sru_type type)
 {
-    return type == SRU_Q8 ? 4 : type == SRU_BF16 ? 2 : 1;
+    return type == SRU_Q8 ? 4 : type == SRU_BF16 || type == SRU_F16 ? 2 : 1;
 }
 
 static const sru__kernels *sru__kern(const sru_context *c)
@@ -1227,9 +1227,7 @@ static void sru__values(float *to, const sru__source *s, size_t row, size_t col,
    or they would take one another's places in the first-level cache. */
 static size_t sru__packed_panel(sru_type type, size_t k)
 {
-    const size_t lines = type == SRU_F32 ? k
-        : type == SRU_BF16 || type == SRU_F16 ? sru__ceil(k, 2)
-        : type == SRU_Q8 ? 1 + sru__ceil(k, 4) : 0;
+    const size_t lines = sru__ceil(k, sru__per_lane(type)) + (type == SRU_Q8);     /* of scales */
     return 64 * (lines + (lines && lines % 64 == 0));
 }
 
