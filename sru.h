@@ -710,6 +710,12 @@ static size_t sru__part(size_t n, size_t i, size_t parts)
     return parts == 1 ? n * i : n / parts * i + sru__min(i, n % parts);
 }
 
+/* The same where a part consists of whole units, of which the last of all may be smaller. */
+static size_t sru__part_of_units(size_t n, size_t unit, size_t i, size_t parts)
+{
+    return sru__min(n, sru__part(sru__ceil(n, unit), i, parts) * unit);
+}
+
 /* a b, or SIZE_MAX where that does not fit. */
 static size_t sru__times(size_t a, size_t b) { return b && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
 
@@ -1550,13 +1556,6 @@ static int sru__packs(const sru__gemm *g, const sru__kernels *kern)
         && (kern->panels < 3 || g->n > 256 || g->a_col >= 2048 || g->a_col % 256 == 0);
 }
 
-/* The first row of a lot. All lots have as many strips, to within one. */
-static size_t sru__lot_start(const sru__gemm *g, size_t lot)
-{
-    const size_t full = g->kern->rows;
-    return sru__min(g->m, sru__part(sru__ceil(g->m, full), lot, g->lots) * full);
-}
-
 /* Columns j0 ... j0+wide-1 of some rows of C, before their sums. Returns whether these are added to
    what is there: the bias, or the sums over k so far. */
 static int sru__begin(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
@@ -1617,23 +1616,18 @@ static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *str
         }
 }
 
-/* The first column of a group of panels. All are as wide, to within a panel. */
-static size_t sru__group_start(const sru__gemm *g, size_t group)
-{
-    return sru__min(g->nc, sru__part(sru__ceil(g->nc, SRU__PANEL), group, g->groups) * SRU__PANEL);
-}
-
 /* Plain weights, in groups of panels: one panel after another where values of k lie side by side,
    else a few rows of all groups at a time, for then these do. */
 static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
-    const size_t last = sru__group_start(g, end);
+    const size_t first = sru__part_of_units(g->nc, SRU__PANEL, begin, g->groups);
+    const size_t last = sru__part_of_units(g->nc, SRU__PANEL, end, g->groups);
     const size_t step = g->b_row == 1 && !g->pairs ? g->kc : (size_t)SRU__NEAR << g->pairs;
     size_t p, j;
     (void)thread;
     for (p = 0; p < g->kc; p += step)
-        for (j = sru__group_start(g, begin); j < last; j += SRU__PANEL)
+        for (j = first; j < last; j += SRU__PANEL)
             sru__gemm_lines(g, g->panels + j * g->lines + (p >> g->pairs) * SRU__PANEL, SRU__PANEL,
                             (const float *)g->b + (g->p0 + p) * g->b_row + (g->n0 + j) * g->b_col,
                             sru__min(SRU__PANEL, g->nc - j), g->b_col, g->b_row,
@@ -1657,11 +1651,13 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
     uintptr_t next[SRU__LINE], ahead[SRU__LINE];
     for (task = begin; task < tasks_end; task++) {
         const size_t cut = task % g->cuts, group = task / g->cuts % g->groups;
-        const size_t lot = task / g->cuts / g->groups, m0 = sru__lot_start(g, lot);
-        const size_t m = sru__lot_start(g, lot + 1) - m0, strips = sru__ceil(m, full);
-        const size_t first = sru__part(strips, cut, g->cuts);
+        const size_t lot = task / g->cuts / g->groups;
+        const size_t m0 = sru__part_of_units(g->m, full, lot, g->lots);
+        const size_t m = sru__part_of_units(g->m, full, lot + 1, g->lots) - m0;
+        const size_t j0 = sru__part_of_units(g->nc, SRU__PANEL, group, g->groups);
+        const size_t wide = sru__part_of_units(g->nc, SRU__PANEL, group + 1, g->groups) - j0;
+        const size_t strips = sru__ceil(m, full), first = sru__part(strips, cut, g->cuts);
         const size_t end = sru__part(strips, cut + 1, g->cuts);
-        const size_t j0 = sru__group_start(g, group), wide = sru__group_start(g, group + 1) - j0;
         const size_t panels = sru__ceil(wide, SRU__PANEL);
         const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last of them */
         const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0 * g->a_col;
