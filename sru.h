@@ -1534,7 +1534,7 @@ typedef struct sru__gemm {
     float *strips;                  /* of each thread; NULL: a is read where it lies */
     float *panels;                  /* all, if packed here; of each thread, if unpacked */
     size_t panel;                   /* bytes from one to the next, packed here or before */
-    size_t strips_size, group;      /* floats of a thread; the most panels of a group */
+    size_t strips_size, panels_size;    /* floats of a thread */
 } sru__gemm;
 
 enum {
@@ -1644,8 +1644,10 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
     const char *first_panel = plain ? (const char *)g->panels : (const char *)g->b;
     const size_t from = plain ? 0 : g->p0 / sru__per_lane(g->type) * 64;
     float *scratch = plain || !g->panels ? NULL
-                   : g->panels + (size_t)thread * g->group * SRU__PANEL * g->kc;
+                   : g->panels + (size_t)thread * g->panels_size;
     float *own = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
+    const size_t lda = own ? g->lines : g->a_row;       /* floats of A for each row */
+    const int columns = own && g->a_col != 1;           /* strips are of columns, not of rows */
     size_t task, last_lot = SIZE_MAX, last = SIZE_MAX;
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE], ahead[SRU__LINE];
@@ -1660,7 +1662,6 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         const size_t end = sru__part(strips, cut + 1, g->cuts);
         const size_t panels = sru__ceil(wide, SRU__PANEL);
         const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last of them */
-        const float *a = g->strips ? own : g->a + m0 * g->a_row + g->p0 * g->a_col;
         size_t i, j, strip;
         for (j = 0; j < panels && group != last; j++) {
             const char *panel = first_panel + (j0 / SRU__PANEL + j) * g->panel;
@@ -1674,21 +1675,19 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         last = group;
         last_lot = lot;
         for (strip = first; i = strip * full, strip < end; strip++) {
-            const size_t width = (size_t)sru__strip_width(full, m - i);
-            const int mr = (int)sru__min(full, m - i);
-            const size_t row = !g->strips ? g->a_row : g->a_col == 1 ? g->lines : 1;
-            const size_t col = g->strips && g->a_col != 1 ? width : g->a_col;
-            const float *ai = a + i * (g->strips ? g->lines : row);
+            const int width = sru__strip_width(full, m - i), mr = (int)sru__min(full, m - i);
+            const size_t row = columns ? 1 : lda, col = columns ? (size_t)width : g->a_col;
+            const float *a = own ? own + i * lda : g->a + (m0 + i) * lda + g->p0 * g->a_col;
             float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
             const int add = sru__begin(g, c, (size_t)mr, g->n0 + j0, wide);
             const size_t quarters = !distant ? 0
                 : sru__ahead(g->kern, g->type, ahead, next, panels, strip - first, end - first,
                              g->lines);
             if (!g->singly)
-                g->product(g->lines, ai, row, col, (int)width, b, (int)panels, c, g->ldc, 0, add,
-                           mr, nr, ahead, quarters);
+                g->product(g->lines, a, row, col, width, b, (int)panels, c, g->ldc, 0, add, mr,
+                           nr, ahead, quarters);
             else for (j = 0; j < (size_t)mr; j++)
-                g->kern->row(g->k, ai + j * row, b, (int)panels, g->type, c + j * g->ldc, 0, add,
+                g->kern->row(g->k, a + j * row, b, (int)panels, g->type, c + j * g->ldc, 0, add,
                              nr);
             sru__finish(g, c, (size_t)mr, g->n0 + j0, wide);
         }
