@@ -1704,15 +1704,15 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
     const int singly = sru__singly(g.type, g.m, panels);
     const int unpacks = !singly && !plain && g.type != SRU_F32;
-    const size_t most = singly ? g.k : sru__min(sru__lines(g.k, pairs), SRU__DEPTH);
+    const size_t most = sru__max(1, singly ? g.k : sru__min(sru__lines(g.k, pairs), SRU__DEPTH));
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most, 128, 512);
     const int threads = sru__threads(c, (plain ? 1.0 : 2.0) * sru__rows_at_least(c, g.m)
                                         * (double)g.n * ((double)g.k + 8));
     const size_t team = (size_t)threads;
-    const size_t line = singly ? panels / team : SRU__SMALL / sru__max(1, most) / 3 * 3;
+    const size_t line = singly ? panels / team : SRU__SMALL / most / 3 * 3;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
-    const size_t fit = sru__max(1, 4 * SRU__CACHE / sru__max(1, most) / wide) * wide;
+    const size_t fit = plain ? sru__max(1, 4 * SRU__CACHE / most / wide) * wide : g.n;
     /* never less for a larger product, so that memory for many steps does for fewer */
     const size_t floats = plain ? sru__min(sru__max(4 * SRU__CACHE, wide * most),
                                            panels * SRU__PANEL * most)
@@ -1722,7 +1722,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     g.product = pairs ? kern->product_bf16 : kern->product;
     g.singly = singly;
     g.pairs = pairs;
-    g.group = group;
+    g.panels_size = wide * most;
     g.strips_size = sru__min(strips * full * most,
                              sru__max(SRU__CACHE / 2, 128 * most) + full * most);
     g.strips = packs ? sru__take_floats(c, team * g.strips_size) : NULL;
@@ -1743,7 +1743,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     }
 #endif
     for (g.n0 = 0; g.n0 < g.n; g.n0 += g.nc) {
-        g.nc = plain ? sru__min(fit, g.n - g.n0) : g.n;
+        g.nc = sru__min(fit, g.n - g.n0);
         g.groups = sru__ceil(g.nc, wide);
         g.lots = sru__ceil(g.m, lot);
         g.cuts = 1;
