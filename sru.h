@@ -1873,8 +1873,8 @@ static sru_status sru__cpu_linear_backward(const sru_context *ctx, float *dx, fl
 typedef struct sru__scan_run {
     sru_scan s;
     const sru__kernels *kern;
-    int dirs;
-    size_t D, blocks, block;        /* units and blocks of a direction, units of a block */
+    size_t dirs, D;                 /* directions, and the units of one */
+    size_t blocks, block;           /* of a direction; units of a block */
     size_t parts, part;             /* of the sequences; sequences of a part */
     size_t from, to, chunk;         /* steps that are done now, so many at a time */
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
@@ -1887,7 +1887,7 @@ typedef struct sru__scan_run {
 } sru__scan_run;
 
 typedef struct sru__scan_task {
-    int dir;
+    size_t dir;                     /* 1: runs down in time */
     size_t col, d0, n;              /* first unit, in all and in its direction, and how many */
     size_t b0, b1;                  /* sequences b0 ... b1-1 */
 } sru__scan_task;
@@ -1897,17 +1897,19 @@ static size_t sru__gates(const sru_scan *s) { return s->K == 2 ? 1 : 2; }
 /* All blocks of a part come before the next part. So threads take different sequences, if there are
    enough; what one writes is further from what the other fetches ahead than where both take units
    of the same rows. */
-SRU__INLINE void sru__scan_find(const sru__scan_run *r, size_t task, sru__scan_task *p)
+SRU__INLINE sru__scan_task sru__scan_find(const sru__scan_run *r, size_t task)
 {
-    const size_t blocks = (size_t)r->dirs * r->blocks;
+    const size_t blocks = r->dirs * r->blocks;
     const size_t part = r->parts == 1 ? 0 : task / blocks;      /* divisions are slow */
     const size_t block = task - part * blocks;
-    p->dir = block >= r->blocks;
-    p->d0 = (block - (p->dir ? r->blocks : 0)) * r->block;
-    p->n = sru__min(r->block, r->D - p->d0);
-    p->col = (p->dir ? r->D : 0) + p->d0;
-    p->b0 = part * r->part;
-    p->b1 = sru__min(r->s.B, p->b0 + r->part);
+    sru__scan_task p;
+    p.dir = block >= r->blocks;
+    p.d0 = (block - p.dir * r->blocks) * r->block;
+    p.n = sru__min(r->block, r->D - p.d0);
+    p.col = p.dir * r->D + p.d0;
+    p.b0 = part * r->part;
+    p.b1 = sru__min(r->s.B, p.b0 + r->part);
+    return p;
 }
 
 /* Blocks of at most `most` units, for all sequences or for parts of them: larger blocks and fewer
@@ -1916,7 +1918,7 @@ SRU__INLINE void sru__scan_find(const sru__scan_run *r, size_t task, sru__scan_t
    more; without a product sequences come one by one. */
 static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t threads)
 {
-    const size_t B = r->s.B, units = r->D * (size_t)r->dirs, few = product ? 2 : 1;
+    const size_t B = r->s.B, units = r->D * r->dirs, few = product ? 2 : 1;
     const size_t first = product ? 1 : B;
     const size_t last = product ? sru__max(1, sru__min(threads, B / few)) : B;
     size_t block, want, best = SIZE_MAX;
@@ -1924,7 +1926,7 @@ static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t 
     r->part = B;
     for (block = most; block >= SRU__PANEL && threads > 1 && B && units; block -= SRU__PANEL)
         for (want = first; want <= last; want++) {
-            const size_t tasks = sru__ceil(r->D, block) * (size_t)r->dirs;
+            const size_t tasks = sru__ceil(r->D, block) * r->dirs;
             const size_t part = sru__min(B, sru__ceil(sru__ceil(B, want), few) * few);
             const size_t each = sru__ceil(tasks * sru__ceil(B, part), threads);
             const size_t cost = (each / tasks * units + sru__min(each % tasks * block, units))
@@ -1996,10 +1998,10 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const size_t all = line ? K * wide : n, plane = line ? SRU__PANEL : u_plane;
     const int distant = s->type != SRU_PLAIN && sru__far(s->type, K * s->N, A);
     /* bytes from one panel to the next, `turns` times, and then to where it goes on */
-    const size_t matrix = (size_t)r->dirs * r->panels * r->panel;
+    const size_t matrix = r->dirs * r->panels * r->panel;
     const size_t step = line ? r->panel : matrix, turns = line ? wide / SRU__PANEL : K;
     const size_t on = (line ? matrix : r->panel) - turns * step;
-    size_t of = ((size_t)p->dir * r->panels + p->d0 / SRU__PANEL) * r->panel, turn = 0;
+    size_t of = (p->dir * r->panels + p->d0 / SRU__PANEL) * r->panel, turn = 0;
     const float *packed[SRU__LINE], *b[SRU__LINE];
     uintptr_t next[SRU__LINE], ahead[SRU__LINE];
     size_t j, i, k, t, p0, kc, strip, count;
@@ -2064,21 +2066,15 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
 static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size_t end, int thread)
 {
     const sru_scan *s = &r->s;
-    const size_t K = (size_t)s->K, N = s->N, B = s->B;
+    const size_t K = (size_t)s->K, N = s->N, B = s->B, T = sru__min(r->chunk, s->T - t);
+    const size_t u_plane = s->u ? N : r->block, ldu = K * u_plane;
     size_t task, b;
     for (task = begin; task < end; task++) {
-        sru__scan_task p;
+        const sru__scan_task p = sru__scan_find(r, task);
+        const size_t t0 = p.dir ? s->T - t - T : t;     /* one direction begins at the end */
+        const size_t start = p.dir ? T - 1 : 0, col = p.col;
+        float *u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
         sru__scan_job k;
-        size_t t0, T, start, col, ldu, u_plane;
-        float *u;
-        sru__scan_find(r, task, &p);
-        col = p.col;
-        T = sru__min(r->chunk, s->T - t);
-        t0 = p.dir ? s->T - t - T : t;      /* one direction begins at the end */
-        start = p.dir ? T - 1 : 0;
-        u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
-        u_plane = s->u ? N : r->block;
-        ldu = K * u_plane;
         SRU_ASSERT(p.n <= r->block && (s->u || r->u));
         if (s->w)
             sru__scan_product(r, &p, T, r->copy ? r->copy : s->a + t0 * B * s->A, u, ldu, u_plane,
@@ -2147,7 +2143,7 @@ static sru_status sru__scan_open(sru__scan_run *r, const sru_context *c, const v
     if (s->K == 4) s->x = NULL;
     r->kern = sru__kern(c);
     r->dirs = s->bidirectional ? 2 : 1;
-    r->D = s->N / (size_t)r->dirs;
+    r->D = s->N / r->dirs;
     return SRU_OK;
 }
 
@@ -2238,7 +2234,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     for (; r.from < s->T; r.from = r.to) {
         r.to = in_place ? sru__min(r.from + r.chunk, s->T) : s->T;
         sru__parallel_then(threads, in_place ? (r.to - r.from) * s->B : 0, sru__scan_copy,
-                           (size_t)r.dirs * r.blocks * r.parts, sru__scan_tasks, &r);
+                           r.dirs * r.blocks * r.parts, sru__scan_tasks, &r);
     }
     return SRU_OK;
 }
@@ -2258,11 +2254,9 @@ static void sru__scan_backward_tasks(void *job, size_t begin, size_t end, int th
     size_t task, b;
     (void)thread;
     for (task = begin; task < end; task++) {
-        sru__scan_task p;
+        const sru__scan_task p = sru__scan_find(r, task);
+        const size_t start = p.dir ? s->T - 1 : 0;
         sru__scan_job k;
-        size_t start;
-        sru__scan_find(r, task, &p);
-        start = p.dir ? s->T - 1 : 0;
         sru__scan_begin(&k, r, &p, s->T);
         k.u_step = k.pad_step * (ptrdiff_t)(K * N);
         k.u_plane = N;
@@ -2318,8 +2312,8 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
         r.sums = sru__take_floats(&inner, s->B * 2 * sru__gates(s) * s->N);
         if (!r.sums) return sru__no_memory(c);
         if (!c->measure)
-            sru__parallel_then(threads, (size_t)r.dirs * r.blocks * r.parts,
-                               sru__scan_backward_tasks, s->N, sru__scan_reduce, &r);
+            sru__parallel_then(threads, r.dirs * r.blocks * r.parts, sru__scan_backward_tasks,
+                               s->N, sru__scan_reduce, &r);
     }
     if (!s->w) return SRU_OK;
     /* forward: u = a w' */
