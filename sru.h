@@ -1942,7 +1942,7 @@ static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t 
 
 /* What is the same for all sequences of a task, which takes T steps, down in time where it must. */
 SRU__INLINE void sru__scan_begin(sru__scan_job *k, const sru__scan_run *r, const sru__scan_task *p,
-                                 size_t T)
+                                 size_t T, size_t u_plane)
 {
     const sru_scan *s = &r->s;
     const ptrdiff_t row = (p->dir ? -1 : 1) * (ptrdiff_t)s->B;
@@ -1954,6 +1954,8 @@ SRU__INLINE void sru__scan_begin(sru__scan_job *k, const sru__scan_run *r, const
     k->scale_x = s->scale_x;
     k->pad_step = row;
     k->step = row * (ptrdiff_t)s->N;
+    k->u_step = row * (ptrdiff_t)((size_t)s->K * u_plane);
+    k->u_plane = u_plane;
     k->plane = s->N;
     k->v = s->v ? s->v + p->col : NULL;
     k->bias = s->bias ? s->bias + p->col : NULL;
@@ -1968,6 +1970,8 @@ SRU__INLINE void sru__scan_sequence(sru__scan_job *k, const sru_scan *s, size_t 
     k->vt = s->vt ? s->vt + row * sru__gates(s) * s->N + col : NULL;
     k->mask_c = s->mask_c ? s->mask_c + b * s->N + col : NULL;
     k->pad = s->mask_pad ? s->mask_pad + row : NULL;
+    k->c0 = s->c0 ? s->c0 + b * s->ldc + col : NULL;
+    k->h = s->h ? s->h + at : NULL;
     k->c = s->c ? s->c + at : NULL;
 }
 
@@ -2079,18 +2083,15 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
         if (s->w)
             sru__scan_product(r, &p, T, r->copy ? r->copy : s->a + t0 * B * s->A, u, ldu, u_plane,
                               r->scratch + (size_t)thread * r->scratch_size);
-        sru__scan_begin(&k, r, &p, T);
+        sru__scan_begin(&k, r, &p, T, u_plane);
         k.distant = s->w || s->c;
         k.u_n = s->u ? p.n : r->block;
-        k.u_step = k.pad_step * (ptrdiff_t)ldu;
-        k.u_plane = u_plane;
         for (b = p.b0; b < p.b1; b++) {
             const size_t row = start * B + b;               /* in the chunk */
             sru__scan_sequence(&k, s, col, t0 * B + row, b);
             k.u = u + row * ldu;
-            k.h = s->h + (t0 * B + row) * N + col;
             k.cT = r->state + b * r->state_ld + col;
-            k.c0 = t ? k.cT : s->c0 ? s->c0 + b * s->ldc + col : NULL;
+            if (t) k.c0 = k.cT;
             r->kern->scan_forward(&k);
         }
     }
@@ -2257,14 +2258,11 @@ static void sru__scan_backward_tasks(void *job, size_t begin, size_t end, int th
         const sru__scan_task p = sru__scan_find(r, task);
         const size_t start = p.dir ? s->T - 1 : 0;
         sru__scan_job k;
-        sru__scan_begin(&k, r, &p, s->T);
-        k.u_step = k.pad_step * (ptrdiff_t)(K * N);
-        k.u_plane = N;
+        sru__scan_begin(&k, r, &p, s->T, N);
         for (b = p.b0; b < p.b1; b++) {
             const size_t row = start * B + b;
             sru__scan_sequence(&k, s, p.col, row, b);
             k.u = s->u + row * K * N + p.col;
-            k.c0 = s->c0 ? s->c0 + b * s->ldc + p.col : NULL;
             k.dh = s->dh + row * N + p.col;
             k.dc = s->dc ? s->dc + b * s->ldc + p.col : NULL;
             k.du = s->du + row * K * N + p.col;
