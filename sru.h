@@ -1881,8 +1881,7 @@ typedef struct sru__scan_run {
     float *copy;                    /* the chunk's rows of a, which h overwrites; or NULL */
     float *u, *scratch;             /* of each thread: u of a block, panels of 16 units */
     size_t u_size, scratch_size;
-    float *state;                   /* (B,N) c between chunks */
-    size_t state_ld;
+    size_t ldcT;                    /* of cT, where c is kept between chunks */
     float *sums;                    /* (B,2,G,N) of v and bias, for backward */
 } sru__scan_run;
 
@@ -2090,7 +2089,7 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
             const size_t row = start * B + b;               /* in the chunk */
             sru__scan_sequence(&k, s, col, t0 * B + row, b);
             k.u = u + row * ldu;
-            k.cT = r->state + b * r->state_ld + col;
+            k.cT = s->cT + b * r->ldcT + col;
             if (t) k.c0 = k.cT;
             r->kern->scan_forward(&k);
         }
@@ -2204,13 +2203,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     }
     rows = r.chunk * s->B;
     sru__scan_divide(&r, s->T * s->B == 1 ? step : most, s->w != NULL, (size_t)threads);
-    r.state = s->cT;
-    r.state_ld = s->ldc;
-    if (!r.state) {
-        r.state_ld = s->N;
-        r.state = sru__take_floats(c, s->B * s->N);
-        if (!r.state) return sru__no_memory(c);
-    }
+    r.ldcT = s->cT ? s->ldc : s->N;
+    if (!s->cT) r.s.cT = sru__take_floats(c, s->B * s->N);
+    if (!s->cT) return sru__no_memory(c);
     if (s->w && s->type == SRU_PLAIN && whole) {    /* the whole product first */
         const size_t n = (size_t)s->K * s->N;
         if (!s->u) r.s.u = sru__take_floats(c, s->T * s->B * n);
@@ -2230,8 +2225,8 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
         if ((in_place && !r.copy) || !r.u || !r.scratch) return sru__no_memory(c);
     }
     if (c->measure) return SRU_OK;
-    for (b = 0; b < s->B && !s->T && s->cT; b++)
-        sru__cpu_copy(c, s->cT + b * s->ldc, s->c0 ? s->c0 + b * s->ldc : NULL, s->N * 4);
+    for (b = 0; b < s->B && !s->T; b++)
+        sru__cpu_copy(c, s->cT + b * r.ldcT, s->c0 ? s->c0 + b * s->ldc : NULL, s->N * 4);
     for (; r.from < s->T; r.from = r.to) {
         r.to = in_place ? sru__min(r.from + r.chunk, s->T) : s->T;
         sru__parallel_then(threads, in_place ? (r.to - r.from) * s->B : 0, sru__scan_copy,
