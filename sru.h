@@ -1879,8 +1879,8 @@ typedef struct sru__scan_run {
     size_t from, to, chunk;         /* steps that are done now, so many at a time */
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
     float *copy;                    /* the chunk's rows of a, which h overwrites; or NULL */
-    float *u, *scratch;             /* of each thread: u of a block, panels of 16 units */
-    size_t u_size, scratch_size;
+    float *own;                     /* of each thread: u of a block, then panels of 16 units */
+    size_t own_size, u_size;
     size_t ldcT;                    /* of cT, where c is kept between chunks */
     float *sums;                    /* (B,2,G,N) of v and bias, for backward */
 } sru__scan_run;
@@ -2076,12 +2076,13 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
         const sru__scan_task p = sru__scan_find(r, task);
         const size_t t0 = p.dir ? s->T - t - T : t;     /* one direction begins at the end */
         const size_t start = p.dir ? T - 1 : 0, col = p.col;
-        float *u = s->u ? s->u + t0 * B * K * N + col : r->u + (size_t)thread * r->u_size;
+        float *own = r->own ? r->own + (size_t)thread * r->own_size : NULL;
+        float *u = s->u ? s->u + t0 * B * K * N + col : own;
         sru__scan_job k;
-        SRU_ASSERT(p.n <= r->block && (s->u || r->u));
+        SRU_ASSERT(p.n <= r->block && u);
         if (s->w)
             sru__scan_product(r, &p, T, r->copy ? r->copy : s->a + t0 * B * s->A, u, ldu, u_plane,
-                              r->scratch + (size_t)thread * r->scratch_size);
+                              own + r->u_size);
         sru__scan_begin(&k, r, &p, T, u_plane);
         k.distant = s->w || s->c;
         k.u_n = s->u ? p.n : r->block;
@@ -2120,7 +2121,7 @@ static sru_status sru__scan_open(sru__scan_run *r, const sru_context *c, const v
         return SRU__FAIL(c, SRU_EINVAL, "%s: with K = 2 use_tanh must be 0", name);
     if (s->bidirectional && s->N % 2)
         return SRU__FAIL(c, SRU_EINVAL, "%s: N is %u, but bidirectional wants it even", name, s->N);
-    if (s->N > SIZE_MAX / 64 || s->A > SIZE_MAX / 64
+    if (s->N > SIZE_MAX / 128 || s->A > SIZE_MAX / 128
         || !sru__fits(4.0f * ((float)s->T + 1) * (float)s->B * (float)most)
         || !sru__fits(4.0f * (float)s->K * (float)s->N * (float)s->A)
         || !sru__fits(4.0f * (float)s->B * (float)s->ldc))
@@ -2218,11 +2219,10 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     }
     if (s->w) {
         r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
-        r.scratch_size = (size_t)s->K * SRU__PANEL * s->A;
+        r.own_size = r.u_size + (size_t)s->K * SRU__PANEL * s->A;
         r.copy = in_place ? sru__take_floats(c, rows * s->A) : NULL;
-        r.u = sru__take_floats(c, sru__times((size_t)threads, r.u_size));
-        r.scratch = sru__take_floats(c, sru__times((size_t)threads, r.scratch_size));
-        if ((in_place && !r.copy) || !r.u || !r.scratch) return sru__no_memory(c);
+        r.own = sru__take_floats(c, sru__times((size_t)threads, r.own_size));
+        if ((in_place && !r.copy) || !r.own) return sru__no_memory(c);
     }
     if (c->measure) return SRU_OK;
     for (b = 0; b < s->B && !s->T; b++)
