@@ -1923,7 +1923,7 @@ static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t 
     size_t block, want, best = SIZE_MAX;
     r->block = most;
     r->part = B;
-    for (block = most; block >= SRU__PANEL && threads > 1 && B && units; block -= SRU__PANEL)
+    for (block = most; block >= SRU__PANEL && threads > 1; block -= SRU__PANEL)
         for (want = first; want <= last; want++) {
             const size_t tasks = sru__ceil(r->D, block) * r->dirs;
             const size_t part = sru__min(B, sru__ceil(sru__ceil(B, want), few) * few);
@@ -2289,19 +2289,18 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
 {
     sru__scan_run r;
     const sru_scan *s = &r.s;
-    sru_status status;
-    int threads;
-    status = sru__scan_open(&r, c, args, "scan_backward");
+    sru_status status = sru__scan_open(&r, c, args, "scan_backward");
     if (status) return status;
-    if (s->T && s->B && s->N && (!s->u || !s->du || !s->c || !s->dh))
-        return SRU__FAIL(c, SRU_EINVAL, "scan_backward: u, du, c and dh must not be NULL");
     if (s->w && s->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "scan_backward: w must be SRU_PLAIN");
-    threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 80);
-    threads = sru__apart(threads, s->B * s->N / (3 * SRU__SHARE));  /* more arrays than forward */
-    sru__scan_divide(&r, r.kern->block, 0, (size_t)threads);
     if (s->T && s->B && s->N) {
         sru_context inner = *c;
+        int threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 80);
+        if (!s->u || !s->du || !s->c || !s->dh)
+            return SRU__FAIL(c, SRU_EINVAL, "scan_backward: u, du, c and dh must not be NULL");
+        /* more arrays than forward */
+        threads = sru__apart(threads, s->B * s->N / (3 * SRU__SHARE));
+        sru__scan_divide(&r, r.kern->block, 0, (size_t)threads);
         r.sums = sru__take_floats(&inner, s->B * 2 * sru__gates(s) * s->N);
         if (!r.sums) return sru__no_memory(c);
         if (!c->measure)
