@@ -1983,38 +1983,37 @@ static void sru__scan_copy(void *job, size_t begin, size_t end, int thread)
     memcpy(r->copy + begin * A, r->s.a + (r->from * r->s.B + begin) * A, (end - begin) * A * 4);
 }
 
-/* u of a task for T steps from those that a and u point to; rows of u are ldu floats apart, planes
-   u_plane. */
+/* u of a task for T steps from those that a and u point to; planes of u are u_plane floats apart,
+   and rows K of these. */
 static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, size_t T,
-                              const float *a, float *u, size_t ldu, size_t u_plane, float *scratch)
+                              const float *a, float *u, size_t u_plane, float *scratch)
 {
     const sru_scan *s = &r->s;
     /* rows of all sequences lie end to end: one run; those of a part only in each of the steps */
     const size_t runs = r->parts == 1 ? 1 : T, run = (p->b1 - p->b0) * (r->parts == 1 ? T : 1);
     const size_t full = r->kern->rows, least = r->kern->columns, A = s->A, K = (size_t)s->K;
-    const size_t n = p->n, wide = sru__ceil(n, SRU__PANEL) * SRU__PANEL;
+    const size_t panels = sru__ceil(p->n, SRU__PANEL), ldu = K * u_plane;
     const size_t all_strips = runs * sru__ceil(run, full);
-    const int singly = r->parts == 1 && sru__singly(s->type, run, K * wide / SRU__PANEL);
-    /* of a single row all panels are one line, if whole planes lie end to end, since it takes many
-       sums side by side to keep the processor busy; else those of the K planes go together */
-    const int line = singly && !s->u && u_plane == wide;
-    const size_t all = line ? K * wide : n, plane = line ? SRU__PANEL : u_plane;
+    /* of a single row all panels are one line, since own u has its planes end to end, and it takes
+       many sums side by side to keep the processor busy; else those of the K planes go together */
+    const int singly = r->parts == 1 && !s->u && sru__singly(s->type, run, K * panels);
+    const size_t all = singly ? ldu : p->n, plane = singly ? SRU__PANEL : u_plane;
     const int distant = s->type != SRU_PLAIN && sru__far(s->type, K * s->N, A);
     /* bytes from one panel to the next, `turns` times, and then to where it goes on */
     const size_t matrix = r->dirs * r->panels * r->panel;
-    const size_t step = line ? r->panel : matrix, turns = line ? wide / SRU__PANEL : K;
-    const size_t on = (line ? matrix : r->panel) - turns * step;
+    const size_t step = singly ? r->panel : matrix, turns = singly ? panels : K;
+    const size_t on = (singly ? matrix : r->panel) - turns * step;
     size_t of = (p->dir * r->panels + p->d0 / SRU__PANEL) * r->panel, turn = 0;
     const float *packed[SRU__LINE], *b[SRU__LINE];
     uintptr_t next[SRU__LINE], ahead[SRU__LINE];
     size_t j, i, k, t, p0, kc, strip, count;
     a += p->b0 * A;
     u += p->b0 * ldu;
-    for (j = 0; j < all; j += line ? count * SRU__PANEL : SRU__PANEL) {
+    for (j = 0; j < all; j += singly ? count * SRU__PANEL : SRU__PANEL) {
         const size_t units = sru__min(SRU__PANEL, all - j);
         /* own u has room for what is computed beyond the last unit */
-        const int nr = s->u ? (int)units : singly || units > least ? SRU__PANEL : (int)least;
-        count = line ? sru__min(SRU__LINE, (all - j) / SRU__PANEL) : K;
+        const int nr = s->u ? (int)units : units > least ? SRU__PANEL : (int)least;
+        count = singly ? sru__min(SRU__LINE, (all - j) / SRU__PANEL) : K;
         for (k = 0; k < count && s->type != SRU_PLAIN; k++, of += step) {
             packed[k] = (const float *)(const void *)((const char *)s->w + of);
             if (++turn == turns) of += on, turn = 0;
@@ -2070,26 +2069,26 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
 {
     const sru_scan *s = &r->s;
     const size_t K = (size_t)s->K, N = s->N, B = s->B, T = sru__min(r->chunk, s->T - t);
-    const size_t u_plane = s->u ? N : r->block, ldu = K * u_plane;
     size_t task, b;
     for (task = begin; task < end; task++) {
         const sru__scan_task p = sru__scan_find(r, task);
         const size_t t0 = p.dir ? s->T - t - T : t;     /* one direction begins at the end */
         const size_t start = p.dir ? T - 1 : 0, col = p.col;
+        const size_t u_plane = s->u ? N : sru__ceil(p.n, SRU__PANEL) * SRU__PANEL;
         float *own = r->own ? r->own + (size_t)thread * r->own_size : NULL;
         float *u = s->u ? s->u + t0 * B * K * N + col : own;
         sru__scan_job k;
         SRU_ASSERT(p.n <= r->block && u);
         if (s->w)
-            sru__scan_product(r, &p, T, r->copy ? r->copy : s->a + t0 * B * s->A, u, ldu, u_plane,
+            sru__scan_product(r, &p, T, r->copy ? r->copy : s->a + t0 * B * s->A, u, u_plane,
                               own + r->u_size);
         sru__scan_begin(&k, r, &p, T, u_plane);
         k.distant = s->w || s->c;
-        k.u_n = s->u ? p.n : r->block;
+        k.u_n = s->u ? p.n : u_plane;
         for (b = p.b0; b < p.b1; b++) {
             const size_t row = start * B + b;               /* in the chunk */
             sru__scan_sequence(&k, s, col, t0 * B + row, b);
-            k.u = u + row * ldu;
+            k.u = u + row * K * u_plane;
             k.cT = s->cT + b * r->ldcT + col;
             if (t) k.c0 = k.cT;
             r->kern->scan_forward(&k);
