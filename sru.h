@@ -3153,11 +3153,11 @@ static void sru__embedding_rows(void *job, size_t begin, size_t end, int thread)
     const sru__rows_job *s = (const sru__rows_job *)job;
     size_t i;
     (void)thread;
-    for (i = begin; i < end; i++)
-        if (s->tokens[i] >= 0 && (size_t)s->tokens[i] < s->size)
-            memcpy(s->y + i * s->n, s->x + (size_t)s->tokens[i] * s->n, s->n * 4);
-        else
-            memset(s->y + i * s->n, 0, s->n * 4);
+    for (i = begin; i < end; i++) {
+        const size_t token = (size_t)s->tokens[i];      /* below 0: larger than any size */
+        if (token < s->size) memcpy(s->y + i * s->n, s->x + token * s->n, s->n * 4);
+        else memset(s->y + i * s->n, 0, s->n * 4);
+    }
 }
 
 static sru_status sru__embedding_check(const sru_context *ctx, sru__rows_job *s, const char *name,
@@ -3195,10 +3195,11 @@ static void sru__embedding_columns(void *job, size_t begin, size_t end, int thre
     const sru__rows_job *s = (const sru__rows_job *)job;
     size_t i;
     (void)thread;
-    for (i = 0; i < s->rows; i++)
-        if (s->tokens[i] >= 0 && (size_t)s->tokens[i] < s->size)
-            s->kern->add(s->y + (size_t)s->tokens[i] * s->n + begin, s->dy + i * s->n + begin,
-                         end - begin);
+    for (i = 0; i < s->rows; i++) {
+        const size_t token = (size_t)s->tokens[i];
+        if (token >= s->size) continue;
+        s->kern->add(s->y + token * s->n + begin, s->dy + i * s->n + begin, end - begin);
+    }
 }
 
 static sru_status sru__cpu_embedding_backward(const sru_context *ctx, float *dtable,
