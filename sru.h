@@ -1199,6 +1199,10 @@ static float sru__decode(const unsigned char *p, int dtype)
         memcpy(&y, &wide, 8);
         return (float)y;
     }
+    if (dtype == SRU__NATIVE) {
+        memcpy(&x, p, 4);
+        return x;
+    }
     if (dtype == 1) return sru__from_f16((uint32_t)sru__little(p, 2));
     if (dtype == 5) return (float)(p[0] < 128 ? p[0] : p[0] - 256);     /* I8 */
     if (dtype >= 4) return (float)p[0];                                 /* U8, BOOL */
@@ -1221,10 +1225,7 @@ static void sru__values(float *to, const sru__source *s, size_t row, size_t col,
     }
     from = s->bytes + bytes * (s->transpose ? col * s->rows + row : row * s->cols + col);
     if (s->dtype == SRU__NATIVE && !s->transpose) memcpy(to, from, 4 * n);
-    else for (i = 0; i < n; i++, from += step) {
-        if (s->dtype == SRU__NATIVE) memcpy(to + i, from, 4);
-        else to[i] = sru__decode(from, s->dtype);
-    }
+    else for (i = 0; i < n; i++, from += step) to[i] = sru__decode(from, s->dtype);
 }
 
 /* ---- operators: linear ----------------------------------------------------------------------- */
@@ -3260,8 +3261,8 @@ static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float
     s.key = ctx ? sru__key(ctx->seed, ctx->step, id) : sru__key(0, 0, id);
     s.rows = T;
     s.n = n;
-    return sru__share_out(ctx, 20.0 * (double)T * (double)n + 200.0 * (double)n,
-                          sru__ceil(n, SRU__PANEL), sru__dropout_columns, &s);
+    return sru__share_out(ctx, 20.0 * ((double)T + 10) * (double)n, sru__ceil(n, SRU__PANEL),
+                          sru__dropout_columns, &s);
 }
 
 static void sru__loss_parts(void *job, size_t begin, size_t end, int thread)
@@ -3322,8 +3323,8 @@ static void sru__norm_parts(void *job, size_t begin, size_t end, int thread)
     size_t part;
     (void)thread;
     for (part = begin; part < end; part++) {
-        const size_t from = s->n / s->parts * part, to = s->n / s->parts * (part + 1);
-        s->sums[part] = s->kern->squares(s->x + from, (part + 1 < s->parts ? to : s->n) - from);
+        const size_t each = s->n / s->parts, from = part * each;
+        s->sums[part] = s->kern->squares(s->x + from, part + 1 < s->parts ? each : s->n - from);
     }
 }
 
