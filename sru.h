@@ -1705,15 +1705,15 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t panels = sru__ceil(g.n, SRU__PANEL);
     const int singly = sru__singly(g.type, g.m, panels);
     const int unpacks = !singly && !plain && g.type != SRU_F32;
-    const size_t most = sru__max(1, singly ? g.k : sru__min(sru__lines(g.k, pairs), SRU__DEPTH));
+    const size_t most = singly ? g.k : sru__min(sru__lines(g.k, pairs), SRU__DEPTH);
     const size_t strips = sru__ceil(g.m, full), lot = sru__lot(most, 128, 512);
     const int threads = sru__threads(c, (plain ? 1.0 : 2.0) * sru__rows_at_least(c, g.m)
                                         * (double)g.n * ((double)g.k + 8));
     const size_t team = (size_t)threads;
-    const size_t line = singly ? panels / team : SRU__SMALL / most / 3 * 3;
+    const size_t line = singly ? panels / team : SRU__SMALL / sru__max(1, most) / 3 * 3;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB of them at a time */
-    const size_t fit = plain ? sru__max(1, 4 * SRU__CACHE / most / wide) * wide : g.n;
+    const size_t fit = plain ? sru__max(1, 4 * SRU__CACHE / sru__max(1, most) / wide) * wide : g.n;
     /* never less for a larger product, so that memory for many steps does for fewer */
     const size_t floats = plain ? sru__min(sru__max(4 * SRU__CACHE, wide * most),
                                            panels * SRU__PANEL * most)
