@@ -1984,8 +1984,30 @@ static void sru__scan_copy(void *job, size_t begin, size_t end, int thread)
     memcpy(r->copy + begin * A, r->s.a + (r->from * r->s.B + begin) * A, (end - begin) * A * 4);
 }
 
+/* A few rows of own u, one by one. All panels are one line, since own u has its planes end to end,
+   and it takes many sums side by side to keep the processor busy. The first begins at byte `of`. */
+static void sru__scan_singly(const sru__scan_run *r, size_t of, size_t panels, size_t rows,
+                             const float *a, float *u)
+{
+    const sru_scan *s = &r->s;
+    const size_t all = (size_t)s->K * panels;
+    const size_t on = (r->dirs * r->panels - panels) * r->panel;    /* to the next matrix */
+    const float *b[SRU__LINE];
+    size_t i, j, k, count, turn = 0;
+    for (j = 0; j < all; j += count) {
+        count = sru__min(SRU__LINE, all - j);
+        for (k = 0; k < count; k++, of += r->panel) {
+            b[k] = (const float *)(const void *)((const char *)s->w + of);
+            if (++turn == panels) of += on, turn = 0;
+        }
+        for (i = 0; i < rows; i++)
+            r->kern->row(s->A, a + i * s->A, b, (int)count, s->type, u + (i * all + j) * SRU__PANEL,
+                         SRU__PANEL, 0, SRU__PANEL);
+    }
+}
+
 /* u of a task for T steps from those that a and u point to; planes of u are u_plane floats apart,
-   and rows K of these. */
+   and rows K of these. The panels of the K matrices for the same units go together. */
 static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, size_t T,
                               const float *a, float *u, size_t u_plane, float *scratch)
 {
@@ -1995,45 +2017,33 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     const size_t full = r->kern->rows, least = r->kern->columns, A = s->A, K = (size_t)s->K;
     const size_t panels = sru__ceil(p->n, SRU__PANEL), ldu = K * u_plane;
     const size_t all_strips = runs * sru__ceil(run, full);
-    /* of a single row all panels are one line, since own u has its planes end to end, and it takes
-       many sums side by side to keep the processor busy; else those of the K planes go together */
-    const int singly = r->parts == 1 && !s->u && sru__singly(s->type, run, K * panels);
-    const size_t all = singly ? ldu : p->n, plane = singly ? SRU__PANEL : u_plane;
-    const int distant = s->type != SRU_PLAIN && sru__far(s->type, K * s->N, A);
-    /* bytes from one panel to the next, `turns` times, and then to where it goes on */
-    const size_t matrix = r->dirs * r->panels * r->panel;
-    const size_t step = singly ? r->panel : matrix, turns = singly ? panels : K;
-    const size_t on = (singly ? matrix : r->panel) - turns * step;
-    size_t of = (p->dir * r->panels + p->d0 / SRU__PANEL) * r->panel, turn = 0;
-    const float *packed[SRU__LINE], *b[SRU__LINE];
-    uintptr_t next[SRU__LINE], ahead[SRU__LINE];
-    size_t j, i, k, t, p0, kc, strip, count;
+    const int plain = s->type == SRU_PLAIN, distant = !plain && sru__far(s->type, K * s->N, A);
+    const size_t matrix = r->dirs * r->panels * r->panel;       /* bytes */
+    size_t of = (p->dir * r->panels + p->d0 / SRU__PANEL) * r->panel;
+    const float *packed[4], *b[4];
+    uintptr_t next[4], ahead[4];
+    size_t j, i, k, t, p0, kc, strip;
     a += p->b0 * A;
     u += p->b0 * ldu;
-    for (j = 0; j < all; j += singly ? count * SRU__PANEL : SRU__PANEL) {
-        const size_t units = sru__min(SRU__PANEL, all - j);
+    if (r->parts == 1 && !s->u && sru__singly(s->type, run, K * panels)) {
+        sru__scan_singly(r, of, panels, run, a, u);
+        return;
+    }
+    for (j = 0; j < p->n; j += SRU__PANEL, of += r->panel) {
+        const size_t units = sru__min(SRU__PANEL, p->n - j);
         /* own u has room for what is computed beyond the last unit */
         const int nr = s->u ? (int)units : units > least ? SRU__PANEL : (int)least;
-        count = singly ? sru__min(SRU__LINE, (all - j) / SRU__PANEL) : K;
-        for (k = 0; k < count && s->type != SRU_PLAIN; k++, of += step) {
-            packed[k] = (const float *)(const void *)((const char *)s->w + of);
-            if (++turn == turns) of += on, turn = 0;
-        }
-        for (k = 0; k < count && s->type == SRU_PLAIN; k++) {
+        for (k = 0; k < K; k++) {
             float *panel = scratch + k * SRU__PANEL * A;
-            const size_t unit = k * s->N + p->col + j;
-            sru__interleave(panel, SRU__PANEL, (const float *)s->w + unit * A, units, A, 1, A);
-            packed[k] = panel;
-        }
-        if (singly) {
-            for (i = 0; i < run; i++)
-                r->kern->row(A, a + i * A, packed, (int)count, s->type, u + i * ldu + j, plane, 0,
-                             nr);
-            continue;
+            if (plain)
+                sru__interleave(panel, SRU__PANEL,
+                                (const float *)s->w + (k * s->N + p->col + j) * A, units, A, 1, A);
+            packed[k] = plain ? panel
+                      : (const float *)(const void *)((const char *)s->w + of + k * matrix);
         }
         for (p0 = 0; p0 < A || p0 == 0; p0 += SRU__DEPTH) {
             kc = sru__min(SRU__DEPTH, A - p0);
-            for (k = 0; k < count; k++) {
+            for (k = 0; k < K; k++) {
                 b[k] = sru__panel(r->kern, packed[k], s->type, p0, kc,
                                   scratch + k * SRU__PANEL * kc);
                 next[k] = (uintptr_t)packed[k] + (p0 + kc) / sru__per_lane(s->type) * 64;
@@ -2046,21 +2056,21 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                        other threads: fetched once, 64 units on two threads take 0.95 of the time */
                     size_t quarters = 0;
                     if (distant)
-                        quarters = sru__ahead(r->kern, s->type, ahead, next, count, strip,
-                                              all_strips, kc);
+                        quarters = sru__ahead(r->kern, s->type, ahead, next, K, strip, all_strips,
+                                              kc);
                     else if (r->blocks > 1 && !j && (i + m < run || t + 1 < runs)) {
                         ahead[0] = (uintptr_t)(rows + m * A);
-                        for (k = 1; k < count; k++) ahead[k] = 0;
+                        for (k = 1; k < K; k++) ahead[k] = 0;
                         quarters = 1;
                     }
-                    r->kern->product(kc, rows, A, 1, sru__strip_width(full, run - i), b,
-                                     (int)count, u + row * ldu + j, ldu, plane, p0 > 0, (int)m, nr,
-                                     ahead, quarters);
+                    r->kern->product(kc, rows, A, 1, sru__strip_width(full, run - i), b, s->K,
+                                     u + row * ldu + j, ldu, u_plane, p0 > 0, (int)m, nr, ahead,
+                                     quarters);
                 }
         }
-        for (k = 0; k < count && s->type == SRU_Q8; k++)
+        for (k = 0; k < K && s->type == SRU_Q8; k++)
             for (t = 0; t < runs; t++)
-                sru__scale_q8(r->kern, packed[k], u + t * s->B * ldu + k * plane + j, ldu, run,
+                sru__scale_q8(r->kern, packed[k], u + t * s->B * ldu + k * u_plane + j, ldu, run,
                               (size_t)nr);
     }
 }
