@@ -1535,7 +1535,7 @@ typedef struct sru__gemm {
     float *strips;                  /* of each thread; NULL: a is read where it lies */
     float *panels;                  /* all, if packed here; of each thread, if unpacked */
     size_t panel;                   /* bytes from one to the next, packed here or before */
-    size_t strips_size, panels_size;    /* floats of a thread */
+    size_t strips_size, panels_size;    /* floats: of each thread; of all, or of each thread */
 } sru__gemm;
 
 enum {
@@ -1715,20 +1715,19 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     /* plain weights are packed here, 4 MB of them at a time */
     const size_t fit = plain ? sru__max(1, 4 * SRU__CACHE / sru__max(1, most) / wide) * wide : g.n;
     /* never less for a larger product, so that memory for many steps does for fewer */
-    const size_t floats = plain ? sru__min(sru__max(4 * SRU__CACHE, wide * most),
-                                           panels * SRU__PANEL * most)
-                        : unpacks ? team * wide * most : 0;
+    const size_t packed = sru__min(sru__max(4 * SRU__CACHE, wide * most),
+                                   panels * SRU__PANEL * most);
     size_t i;
     g.kern = kern;
     g.product = pairs ? kern->product_bf16 : kern->product;
     g.singly = singly;
     g.pairs = pairs;
-    g.panels_size = wide * most;
+    g.panels_size = plain ? packed : unpacks ? wide * most : 0;
     g.strips_size = sru__min(strips * full * most,
                              sru__max(SRU__CACHE / 2, 128 * most) + full * most);
     g.strips = packs ? sru__take_floats(c, team * g.strips_size) : NULL;
-    g.panels = floats ? sru__take_floats(c, floats) : NULL;
-    if ((packs && !g.strips) || (floats && !g.panels)) return sru__no_memory(c);
+    g.panels = g.panels_size ? sru__take_floats(c, (plain ? 1 : team) * g.panels_size) : NULL;
+    if ((packs && !g.strips) || (g.panels_size && !g.panels)) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
     for (i = 0; i < g.m && !g.k && !g.add; i++)
         sru__cpu_copy(c, g.c + i * g.ldc, g.bias, g.n * 4);
