@@ -1773,7 +1773,6 @@ static sru_status sru__cpu_linear_forward(const sru_context *ctx, float *y, cons
                                           const void *w, sru_type type, const float *b,
                                           size_t rows, size_t n, size_t k)
 {
-    sru_status status;
     sru__gemm g;
     if (sru__too_large(ctx, "linear_forward", rows, n)
         || sru__too_large(ctx, "linear_forward", rows, k)
@@ -1781,8 +1780,7 @@ static sru_status sru__cpu_linear_forward(const sru_context *ctx, float *y, cons
     if (!rows || !n) return SRU_OK;
     if (!y || (k && (!x || !w)))
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_forward: y, x and w must not be NULL");
-    status = sru__check_type(ctx, "linear_forward", type);
-    if (status) return status;
+    if (sru__check_type(ctx, "linear_forward", type)) return SRU_EINVAL;
     sru__clear(&g, sizeof g);
     g.m = rows;
     g.n = g.ldc = n;
@@ -2119,11 +2117,8 @@ static sru_status sru__scan_open(sru__scan_run *r, const sru_context *c, const v
                                  const char *name)
 {
     sru_scan *s = &r->s;
-    size_t most;
-    sru_status status;
     sru__clear(r, sizeof *r);
     *s = *(const sru_scan *)args;
-    most = sru__max(s->A, 4 * s->N);
     if (s->K < 2 || s->K > 4)
         return SRU__FAIL(c, SRU_EINVAL, "%s: K must be 2, 3 or 4", name);
     if (s->K == 2 && s->use_tanh)
@@ -2131,13 +2126,12 @@ static sru_status sru__scan_open(sru__scan_run *r, const sru_context *c, const v
     if (s->bidirectional && s->N % 2)
         return SRU__FAIL(c, SRU_EINVAL, "%s: N is %u, but bidirectional wants it even", name, s->N);
     if (s->N > SIZE_MAX / 128 || s->A > SIZE_MAX / 128
-        || !sru__fits(4.0f * ((float)s->T + 1) * (float)s->B * (float)most)
+        || !sru__fits(4.0f * ((float)s->T + 1) * (float)s->B * (float)sru__max(s->A, 4 * s->N))
         || !sru__fits(4.0f * (float)s->K * (float)s->N * (float)s->A)
         || !sru__fits(4.0f * (float)s->B * (float)s->ldc))
         return SRU__FAIL(c, SRU_EINVAL, "%s: T %u, B %u, N %u, A %u, ldc %u are too large", name,
                          s->T, s->B, s->N, s->A, s->ldc);
-    status = sru__check_type(c, name, s->type);
-    if (status) return status;
+    if (sru__check_type(c, name, s->type)) return SRU_EINVAL;
     if (s->storage != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "%s: on the CPU storage must be SRU_PLAIN", name);
     if (s->ldc && s->ldc < s->N)
