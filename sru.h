@@ -2173,6 +2173,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     const sru__kernels *kern = sru__kern(c);
     size_t rows, b, wide, step, most;
     sru_status status;
+    double work;
     int threads, in_place;
 #ifdef SRU_USE_CBLAS
     const int whole = 1;
@@ -2190,10 +2191,9 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (!s->B || !s->N) return SRU_OK;              /* T*B may not fit, where N is 0 */
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
-    threads = sru__threads(c, (s->w ? sru__rows_at_least(c, s->T * s->B)
-                                    : (double)s->T * (double)s->B)
-                              * (double)s->N * (80 + (s->w ? 2.0 * s->K * (double)s->A : 0))
-                              / (s->w && s->u ? 2 : 1));
+    work = (double)s->T * (double)s->B * 80;
+    if (s->w) work = sru__rows_at_least(c, s->T * s->B) * (80 + 2.0 * s->K * (double)s->A);
+    threads = sru__threads(c, work * (double)s->N / (s->w && s->u ? 2 : 1));
     if (s->w && s->u)
         threads = sru__apart(threads, sru__max(sru__ceil(s->N, SRU__SHARE), s->B / kern->rows));
     wide = r.panels * SRU__PANEL;
