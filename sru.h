@@ -1649,7 +1649,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
     float *own = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
     const size_t lda = own ? g->lines : g->a_row;       /* floats of A for each row */
     const int columns = own && g->a_col != 1;           /* strips are of columns, not of rows */
-    size_t task, last_lot = SIZE_MAX, last = SIZE_MAX;
+    size_t task, last_lot = SIZE_MAX, last_group = SIZE_MAX;
     const float *b[SRU__LINE];
     uintptr_t next[SRU__LINE], ahead[SRU__LINE];
     for (task = begin; task < tasks_end; task++) {
@@ -1664,7 +1664,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         const size_t panels = sru__ceil(wide, SRU__PANEL);
         const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last of them */
         size_t i, j, strip;
-        for (j = 0; j < panels && group != last; j++) {
+        for (j = 0; j < panels && group != last_group; j++) {
             const char *panel = first_panel + (j0 / SRU__PANEL + j) * g->panel;
             b[j] = (const float *)(const void *)(panel + from);
             if (scratch)
@@ -1673,24 +1673,25 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
             next[j] = (uintptr_t)panel + from + panels * g->panel;
         }
         if (own && lot != last_lot) sru__gemm_strips(g, m0, m, own);
-        last = group;
         last_lot = lot;
+        last_group = group;
         for (strip = first; i = strip * full, strip < end; strip++) {
-            const int width = sru__strip_width(full, m - i), mr = (int)sru__min(full, m - i);
+            const size_t mr = sru__min(full, m - i);
+            const int width = sru__strip_width(full, m - i);
             const size_t row = columns ? 1 : lda, col = columns ? (size_t)width : g->a_col;
             const float *a = own ? own + i * lda : g->a + (m0 + i) * lda + g->p0 * g->a_col;
             float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
-            const int add = sru__begin(g, c, (size_t)mr, g->n0 + j0, wide);
+            const int add = sru__begin(g, c, mr, g->n0 + j0, wide);
             const size_t quarters = !distant ? 0
                 : sru__ahead(g->kern, g->type, ahead, next, panels, strip - first, end - first,
                              g->lines);
             if (!g->singly)
-                g->product(g->lines, a, row, col, width, b, (int)panels, c, g->ldc, 0, add, mr,
-                           nr, ahead, quarters);
-            else for (j = 0; j < (size_t)mr; j++)
+                g->product(g->lines, a, row, col, width, b, (int)panels, c, g->ldc, 0, add,
+                           (int)mr, nr, ahead, quarters);
+            else for (j = 0; j < mr; j++)
                 g->kern->row(g->k, a + j * row, b, (int)panels, g->type, c + j * g->ldc, 0, add,
                              nr);
-            sru__finish(g, c, (size_t)mr, g->n0 + j0, wide);
+            sru__finish(g, c, mr, g->n0 + j0, wide);
         }
     }
 }
