@@ -701,33 +701,33 @@ static size_t sru__min(size_t a, size_t b) { return a < b ? a : b; }
 static size_t sru__max(size_t a, size_t b) { return a > b ? a : b; }
 static size_t sru__ceil(size_t a, size_t b) { return a / b + (a % b != 0); }
 
-/* Whether so many bytes are no more than a quarter of all that an address can tell apart. */
+/* Whether this many bytes are less than a quarter of the address space. */
 static int sru__fits(float bytes) { return bytes < (float)(SIZE_MAX / 4); }
 
-/* Where part i of n things begins: the first n % parts have one more. Divisions are slow. */
+/* Where part i of n things begins; the first n % parts have one more. Divisions are slow. */
 static size_t sru__part(size_t n, size_t i, size_t parts)
 {
     return parts == 1 ? n * i : n / parts * i + sru__min(i, n % parts);
 }
 
-/* The same where a part consists of whole units, of which the last of all may be smaller. */
+/* The same if parts consist of whole units; only the last unit of all may be smaller. */
 static size_t sru__part_of_units(size_t n, size_t unit, size_t i, size_t parts)
 {
     return sru__min(n, sru__part(sru__ceil(n, unit), i, parts) * unit);
 }
 
-/* a b, or SIZE_MAX where that does not fit. */
+/* a*b, or SIZE_MAX if that overflows. */
 static size_t sru__times(size_t a, size_t b) { return b && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
 
-/* Sets a structure to 0, by a call whose n no compiler knows: else gcc puts a loop of the processor
-   (rep stos) in its place, and the start of that takes a tenth of a small network's step. */
+/* Sets a structure to 0. The compiler must not know n, or gcc would replace the call by the
+   processor's own loop (rep stos), whose start takes a tenth of a small network's step. */
 SRU__INLINE void sru__clear(void *p, size_t n)
 {
     SRU__ANEW(n);
     memset(p, 0, n);
 }
 
-/* A sentence with %s and %u (size_t), in place of printf, which may not be there. */
+/* Writes a sentence with %s and %u (size_t). printf may not be available. */
 static void sru__say(char *error, const char *format, ...)
 {
     size_t n = 0;
@@ -750,7 +750,7 @@ static void sru__say(char *error, const char *format, ...)
             from = text;
         }
         while (*from && n < SRU_ERROR_SIZE - 1) error[n++] = *from++;
-        if ((*from & 0xc0) == 0x80) {               /* ends amid a character of UTF-8: before it */
+        if ((*from & 0xc0) == 0x80) {               /* cut within a UTF-8 character: drop it */
             while (n && (error[--n] & 0xc0) == 0x80) continue;
             break;
         }
@@ -769,8 +769,8 @@ static int sru__too_large(const sru_context *ctx, const char *name, size_t rows,
     return SRU__FAIL(ctx, 1, "%s: arrays of %u by %u are too large", name, rows, n);
 }
 
-/* Whether low <= x < high, which is false where x is not a number: some compilers would not compare
-   with a NaN as it should be done, see the pragmas above, so that its bits tell. */
+/* Whether low <= x < high; false if x is NaN. Some compilers would compare NaN wrongly (see the
+   pragmas above), so its bits are tested. */
 static int sru__within(double x, double low, double high)
 {
     uint64_t bits;
@@ -783,7 +783,7 @@ static double sru__dsqrt(double x)
     uint64_t bits;
     double y;
     int i;
-    if (!(x > 0) || x > 1e308) return x;                /* 0, NaN; infinity, in practice */
+    if (!(x > 0) || x > 1e308) return x;                /* 0, NaN; in practice, infinity */
     memcpy(&bits, &x, 8);
     bits = (bits >> 1) + ((uint64_t)1023 << 51);        /* halves the exponent */
     memcpy(&y, &bits, 8);
@@ -827,7 +827,7 @@ static double sru__dlog(double x)
     return 2 * s * sum + n * 0.6931471805599453;
 }
 
-/* splitmix64's finaliser (Steele et al. 2014): each bit of z may change any bit of the result. */
+/* splitmix64's finaliser (Steele et al. 2014): each bit of z can change any bit of the result. */
 static uint64_t sru__mix(uint64_t z)
 {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -840,7 +840,7 @@ static uint64_t sru__key(uint64_t seed, uint64_t step, uint64_t id)
     return sru__mix(sru__mix(sru__mix(seed + 0x9e3779b97f4a7c15u) + step) + id);
 }
 
-/* A counter-based generator: number i of a key, uniform in [0,1), a multiple of 2^-24. */
+/* A counter-based generator: random number i of a key, uniform in [0,1), a multiple of 2^-24. */
 static float sru__uniform(uint64_t key, uint64_t i)
 {
     return (float)(sru__mix(key + (i + 1) * 0x9e3779b97f4a7c15u) >> 40) * (1.0f / 16777216.0f);
@@ -848,9 +848,9 @@ static float sru__uniform(uint64_t key, uint64_t i)
 
 /* ---- scratch memory and threads -------------------------------------------------------------- */
 
-/* count floats from the context's scratch memory, aligned to 64 bytes; in a measuring call an
-   address of their own that nobody may use. A function works on a copy of its caller's context, so
-   that whatever it took is free again when it returns. */
+/* Takes count floats, aligned to 64 bytes, from the context's scratch memory. A measuring call gets
+   a distinct address that must not be used. A function works on a copy of its caller's context, so
+   whatever it took is free again when it returns. */
 static float *sru__take_floats(sru_context *c, size_t count)
 {
     const size_t start = c->work_used;
@@ -866,14 +866,14 @@ static float *sru__take_floats(sru_context *c, size_t count)
 
 static sru_status sru__no_memory(const sru_context *c)
 {
-    if (c->measure)                     /* nothing is too few, but a size does not fit */
+    if (c->measure)                     /* there is enough, but a size overflows */
         return SRU__FAIL(c, SRU_ENOMEM, "scratch memory for these sizes, or so many threads, is "
                          "too large for this machine");
     return SRU__FAIL(c, SRU_ENOMEM, "%u bytes of scratch memory are too few: sru_size() tells how "
                      "many a network needs, ctx->measure how many an operator", c->work_size);
 }
 
-/* A copy of the caller's context, completed by defaults. */
+/* A copy of the caller's context, with defaults filled in. */
 SRU__INLINE sru_context sru__context(const sru_context *ctx)
 {
     sru_context c;
@@ -883,7 +883,7 @@ SRU__INLINE sru_context sru__context(const sru_context *ctx)
     return c;
 }
 
-/* Runs a call on such a copy, with scratch memory of its own if there is none. */
+/* Runs a call on such a copy, and allocates scratch memory for it if the context has none. */
 static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context *, const void *),
                            const void *args)
 {
@@ -907,11 +907,11 @@ static sru_status sru__run(const sru_context *ctx, sru_status (*run)(sru_context
 }
 
 /* As many threads as the context asks for, but no more than there are portions of 1,500,000
-   operations, 10 microseconds of a product: below, starting them costs more than they save. Work
-   that takes longer for each operation counts as more operations; a layer in training as half as
-   many, for what each thread writes the other threads read soon. Unasked, one thread does up to 8
-   portions: while another program has a processor, all would wait milliseconds for the thread that
-   is to run there. */
+   operations, or 10 microseconds of a product: with less to do, a thread costs more than it saves.
+   Callers count slower operations as several, and those of a layer in training as half, because
+   threads soon read what the others wrote. If the context does not ask, work below 8 portions gets
+   one thread: while another program occupies a processor, all threads would wait milliseconds for
+   the one that is to run there. */
 #ifndef SRU__PORTION
 #define SRU__PORTION 1500000
 #endif
@@ -930,15 +930,15 @@ static int sru__threads(const sru_context *c, double operations)
 #endif
 }
 
-/* Fewer rows than 12 cost as much as 12, for the time goes into reading the weights; where nobody
-   asked for threads, as much as 3, as if the weights came from a cache. */
+/* Fewer than 12 rows cost as much as 12, since the time goes into reading the weights. If the
+   context does not ask for threads, the limit is 3, as if the weights came from a cache. */
 static double sru__rows_at_least(const sru_context *c, size_t rows)
 {
     return (double)sru__max(rows, c->threads > 0 ? 12 : 3);
 }
 
-/* In training threads write next to one another, and wait for the same lines of memory if each has
-   but a few units of a step: no more threads than shares of so many units. */
+/* In training, threads write next to one another. With only a few units of a step each, they would
+   wait for the same cache lines; so there are no more threads than shares of this many units. */
 #ifndef SRU__SHARE
 #define SRU__SHARE 64
 #endif
@@ -949,10 +949,10 @@ static int sru__apart(int threads, size_t shares)
 }
 
 /* Arithmetic on numbers below 1.2e-38 is up to a hundred times slower than on others, and attention
-   is full of them: while kernels run they count as 0, where the processor offers that. x87, with
-   which gcc -m32 computes even where there is SSE, does not. Nor do programs stop there which want
-   to at overflows and NaN (feenableexcept, -ffpe-trap, Pascal): what is computed and not used may
-   hold any. */
+   is full of them. So while kernels run they count as 0, if the processor offers that; x87, with
+   which gcc -m32 computes even if there is SSE, does not. Programs that trap overflows and NaN
+   (feenableexcept, -ffpe-trap, Pascal) are not stopped meanwhile: values that are computed but not
+   used may hold any. */
 #if defined(__GNUC__) && (defined(__SSE_MATH__) || defined(__aarch64__))
 enum { SRU__FLUSHES = 1 };
 #else
@@ -974,7 +974,7 @@ static uint64_t sru__flush_denormals(void)
     uint64_t mode = 0;
 #if defined(__GNUC__) && defined(__SSE__)
     mode = __builtin_ia32_stmxcsr();
-    sru__set_float_mode(mode | 0x9fc0);         /* results, and arguments; all exceptions masked */
+    sru__set_float_mode(mode | 0x9fc0);         /* results and arguments; all exceptions masked */
 #elif defined(__GNUC__) && defined(__aarch64__)
     __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
     sru__set_float_mode(mode | 1u << 24);
@@ -984,18 +984,16 @@ static uint64_t sru__flush_denormals(void)
 
 typedef void (*sru__work)(void *job, size_t begin, size_t end, int thread);
 
-/* Work on 0 ... count-1 is cut into one piece for each of n threads: that of thread i. The first
-   one gets no more than others, for its cache also holds what is not divided. */
+/* Work on 0 ... count-1 is cut into one piece for each of n threads. This does that of thread i. */
 static void sru__piece(size_t n, size_t i, size_t count, sru__work work, void *job)
 {
     const size_t begin = sru__part(count, i, n), end = sru__part(count, i + 1, n);
     if (begin < end) work(job, begin, end, (int)i);
 }
 
-/* All of one piece of work, then all of the next; either count may be 0. The only place where
-   threads are started; kernels run inside. omp_get_thread_num() is not asked who has which piece:
-   where libgomp and LLVM's OpenMP are in one process, the one that did not start the threads may
-   answer. */
+/* Does all of `work`, then all of `next`; either count may be 0. Threads are started only here,
+   and kernels run inside. omp_get_thread_num() does not decide who does which piece: if a process
+   has both libgomp and LLVM's OpenMP, the one that did not start the threads may answer. */
 static void sru__parallel_then(int threads, size_t count, sru__work work, size_t next_count,
                                sru__work next, void *job)
 {
@@ -1034,31 +1032,31 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 /* ---- what kernels are given ------------------------------------------------------------------ */
 
 #define SRU__PANEL 16       /* units in a panel of packed weights, for every instruction set */
-#define SRU__DEPTH 1024     /* of a product's k (or pairs of k) at a time */
-#define SRU__NEAR  16       /* of k (or pairs): packed of every strip or panel before more */
-#define SRU__STRIDE 32      /* of k in which a tile fetches 8 lines, 16 or 32: 1, 2 or 4 quarters */
-#define SRU__PAGE  64       /* of k, whose rows of a panel fill a page of memory */
-#define SRU__CACHE 262144   /* floats that the second-level cache is thought to hold */
-#define SRU__AHEAD 4        /* steps by which the scan fetches what it reads */
-#define SRU__KEYS  64       /* keys that attention takes at a time, and queries */
+#define SRU__DEPTH 1024     /* values of k (or pairs) that a product takes at a time */
+#define SRU__NEAR  16       /* values of k (or pairs) packed of each strip or panel in turn */
+#define SRU__STRIDE 32      /* of k in which a tile fetches 8, 16 or 32 lines: 1, 2 or 4 quarters */
+#define SRU__PAGE  64       /* values of k, whose rows of a panel fill a page of memory */
+#define SRU__CACHE 262144   /* floats that the second-level cache is assumed to hold */
+#define SRU__AHEAD 4        /* steps by which the scan prefetches what it reads */
+#define SRU__KEYS  64       /* keys, and queries, that attention takes at a time */
 #define SRU__FARTHEST (1 << 23)     /* window: places in a ring are kept as floats */
-#define SRU__HIDDEN -1e30f  /* a score that does not count; nor does a lower one */
+#define SRU__HIDDEN -1e30f  /* a score this low, or lower, does not count */
 
-/* A block of columns of one sequence; pointers are those of the first step and column. Rows of x,
-   h, c, dh and dx are `step` floats apart, negative where time runs down. */
+/* A block of columns of one sequence. Pointers point to its first step and column. Rows of x, h, c,
+   dh and dx are `step` floats apart; `step` is negative if time runs backwards. */
 typedef struct sru__scan_job {
     size_t T, n;
-    size_t u_n;                     /* columns of u that may be read: n, or whole panels of them */
+    size_t u_n;                     /* columns of u that may be read: n, or up to a whole panel */
     int K, use_tanh;
-    int distant;                    /* rows of x, h and c lie in memory: to be fetched ahead */
+    int distant;                    /* rows of x, h and c lie in memory, to be prefetched */
     float scale_x;
     ptrdiff_t u_step, step, pad_step;
-    size_t u_plane, plane;          /* between the K planes of u; the G of v, bias and vt */
+    size_t u_plane, plane;          /* floats between planes of u (K); of v, bias, vt (G) */
     const float *u, *x, *v, *bias, *vt, *mask_c, *c0;
     const uint8_t *pad;
     float *h, *c, *cT;
     const float *dh;
-    float *dc, *du, *dx, *dvt, *sums;       /* sums (2,G): of dv and dbias over this sequence */
+    float *dc, *du, *dx, *dvt, *sums;       /* sums (2,G): dv and dbias of this sequence */
 } sru__scan_job;
 
 typedef struct sru__adamw_job {
@@ -1069,13 +1067,13 @@ typedef void sru__product(size_t k, const float *a, size_t row, size_t col, int 
                           const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                           int add, int mr, int nr, const uintptr_t *ahead, size_t quarters);
 
-/* What is compiled once for each instruction set: see the kernels of these names, at the end. */
+/* What is compiled once for each instruction set. The kernels of these names are at the end. */
 typedef struct sru__kernels {
     size_t rows, panels;    /* of a full tile of the product */
     size_t columns;         /* of its narrowest tile, half a panel or a whole one */
     size_t block;           /* columns that the scan takes at a time, a multiple of SRU__PANEL */
     sru__product *product;
-    sru__product *product_bf16;     /* of pairs; NULL: SRU_PLAIN weights too are multiplied as
+    sru__product *product_bf16;     /* of pairs; NULL: SRU_PLAIN weights, too, are multiplied as
                                        floats */
     void (*pairs)(float *out, size_t ldo, const float *a, size_t n, size_t row, size_t col,
                   size_t k);
@@ -1105,7 +1103,7 @@ typedef struct sru__kernels {
     void (*adamw)(float *p, float *m, float *v, float *g, const sru__adamw_job *, size_t n);
 } sru__kernels;
 
-/* Values of packed weights in a lane of 32 bits. */
+/* How many packed weights a lane of 32 bits holds. */
 SRU__INLINE size_t sru__per_lane(sru_type type)
 {
     return type == SRU_Q8 ? 4 : type == SRU_BF16 || type == SRU_F16 ? 2 : 1;
@@ -1118,7 +1116,7 @@ static const sru__kernels *sru__kern(const sru_context *c)
 
 /* ---- operators: memory ----------------------------------------------------------------------- */
 
-/* The address that SRU_MALLOC gave stands before the aligned block. */
+/* The address returned by SRU_MALLOC is kept just before the aligned block. */
 static void *sru__cpu_alloc(const sru_context *ctx, size_t bytes)
 {
     char *block, *p;
@@ -1153,18 +1151,18 @@ static sru_status sru__cpu_copy(const sru_context *ctx, void *to, const void *fr
 
 /* ---- weights in memory or in a file ---------------------------------------------------------- */
 
-/* Where weights come from, to be packed or copied: floats in memory, or a tensor in a file. */
+/* A source of weights to be packed or copied: floats in memory, or a tensor in a file. */
 typedef struct sru__source {
     const unsigned char *bytes;
     int dtype;                      /* an index of sru__dtypes, or SRU__NATIVE */
-    size_t rows, cols;              /* here; the file may interleave rows, and be transposed */
-    size_t interleave;              /* matrices of which the file interleaves the rows, or 0 */
+    size_t rows, cols;              /* as used; a file may interleave rows, and be transposed */
+    size_t interleave;              /* how many matrices have their rows interleaved, or 0 */
     int transpose;
 } sru__source;
 
 enum { SRU__NATIVE = -1 };
 
-/* The first four are floats, the next three small whole numbers: these can be read. */
+/* The first four are floats, the next three small integers. Only these seven can be read. */
 static const struct { const char *name; size_t bytes; } sru__dtypes[] = {
     { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "F64", 8 }, { "U8", 1 }, { "I8", 1 },
     { "BOOL", 1 }, { "I16", 2 }, { "U16", 2 }, { "I32", 4 }, { "U32", 4 }, { "I64", 8 },
@@ -1211,8 +1209,8 @@ static float sru__decode(const unsigned char *p, int dtype)
     return x;
 }
 
-/* n values of a row, from column `col` on. Row k*m + i is unit i of matrix k of m units;
-   interleaved, it is the file's i*matrices + k. */
+/* Reads n values of a row, from column `col` on. Row k*m + i is unit i of matrix k, which has m
+   units. If the file interleaves rows, it is row i*matrices + k there. */
 static void sru__values(float *to, const sru__source *s, size_t row, size_t col, size_t n)
 {
     const size_t bytes = s->dtype == SRU__NATIVE ? 4 : sru__dtypes[s->dtype].bytes;
@@ -1230,8 +1228,8 @@ static void sru__values(float *to, const sru__source *s, size_t row, size_t col,
 
 /* ---- operators: linear ----------------------------------------------------------------------- */
 
-/* Bytes of a panel. Those of panels that would begin a multiple of a page apart have one more line,
-   or they would take one another's places in the first-level cache. */
+/* Bytes of a panel. If panels would begin a multiple of a page apart, each has one more line, or
+   they would evict one another from the first-level cache. */
 static size_t sru__packed_panel(sru_type type, size_t k)
 {
     const size_t lines = sru__ceil(k, sru__per_lane(type)) + (type == SRU_Q8);     /* of scales */
@@ -1245,8 +1243,8 @@ static sru_status sru__check_type(const sru_context *c, const char *name, sru_ty
     return SRU__FAIL(c, SRU_EINVAL, "%s: on the CPU there is no type %u", name, (size_t)type);
 }
 
-/* The 16 bits that, with the bits `below` behind them, are a float as near to x as can be. In place
-   of 0 it is 2^-100: 0 with bits behind it would be a denormal, and slow. */
+/* The 16 bits that, followed by the bits `below`, form the float nearest to x. If `below` is not 0,
+   2^-100 takes the place of 0: 0 followed by other bits would be a denormal, and slow. */
 static uint32_t sru__to_bf16(float x, uint32_t below)
 {
     uint32_t bits, size, upper;
@@ -1258,8 +1256,8 @@ static uint32_t sru__to_bf16(float x, uint32_t below)
     return (bits >> 31) << 15 | upper;
 }
 
-/* The same for a number from -127 to 127, as a byte; below is from 0 to 1. Half of one sign or the
-   other is added without a branch, which nobody could foresee. */
+/* The same for a number from -127 to 127, as a byte; below is from 0 to 1. One half, with the sign
+   of x, is added without a branch, which no processor could predict. */
 static uint32_t sru__to_byte(float x, float below)
 {
     uint32_t bits;
@@ -1271,13 +1269,13 @@ static uint32_t sru__to_byte(float x, float below)
     return x > -129 && x < 128 ? (uint32_t)(int)(x + half) & 255 : 0;
 }
 
-/* Values of one row as a lane of 32 bits, which holds sru__per_lane(type) of them. They become
-   floats by shifts alone: the bits of values before stay behind a value's own. These are chosen to
-   suit, and it is as exact as if nothing were behind them. */
+/* Packs sru__per_lane(type) values of one row into a lane of 32 bits. They become floats again by
+   shifts alone, which leave the bits of earlier values below a value's own. Its own bits allow for
+   those, so that it is as exact as if there were none. */
 static uint32_t sru__pack_lane(sru_type type, const float *x, float scale)
 {
     uint32_t bits = 0;
-    float below = 1;                    /* what bit 0 is worth, in units of byte i: 256^-i */
+    float below = 1;                    /* the worth of bit 0 in units of byte i: 256^-i */
     int i;
     if (type == SRU_F32) {
         memcpy(&bits, x, 4);
@@ -1291,12 +1289,12 @@ static uint32_t sru__pack_lane(sru_type type, const float *x, float scale)
     return bits;
 }
 
-/* Rows `row` ... row+n-1 of the source as panels of 16, k after k; a last panel is filled with
-   zeros. F32: k rows of 16 floats. BF16: 16 pairs of values for each two of k. Q8: 16 scales, then
-   16 quadruples of bytes for each four of k. */
+/* Packs rows `row` ... row+n-1 of the source into panels of 16, ordered by k. The last panel is
+   filled up with zeros. F32: 16 floats for each value of k. BF16: 16 pairs for every two values of
+   k. Q8: 16 scales, then 16 quadruples of bytes for every four values of k. */
 static void sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
 {
-    enum { RUN = 32 };          /* of k at a time: rows of a transposed source share lines */
+    enum { RUN = 32 };          /* of k at a time: rows of a transposed source share cache lines */
     const size_t k = from->cols, panel = sru__packed_panel(type, k), each = sru__per_lane(type);
     float x[SRU__PANEL][RUN];
     char *out = (char *)packed;
@@ -1307,7 +1305,7 @@ static void sru__pack(void *packed, sru_type type, const sru__source *from, size
         float scale[SRU__PANEL] = { 0 };
         char *line = out;
         if (type == SRU_Q8) {
-            uint32_t most[SRU__PANEL] = { 0 }, a;       /* a NaN's bits are above all numbers' */
+            uint32_t most[SRU__PANEL] = { 0 }, a;       /* the bits of NaN exceed any number's */
             for (p = 0; p < k; p += m)
                 for (m = sru__min(RUN, k - p), j = 0; j < units; j++) {
                     sru__values(x[j], from, row + i + j, p, m);
@@ -1354,8 +1352,8 @@ static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type,
     return sru__ceil(n, SRU__PANEL) * sru__packed_panel(type, k);
 }
 
-/* Rows p0 ... p0+k-1 of a panel as floats: where they are, or unpacked into `scratch`, without the
-   scale of Q8. p0 is a multiple of 4. A panel of SRU_PLAIN has been made by sru__interleave(). */
+/* Rows p0 ... p0+k-1 of a panel as floats: in place, or unpacked into `scratch`, without the scales
+   of Q8. p0 is a multiple of 4. A panel of SRU_PLAIN has been made by sru__interleave(). */
 static const float *sru__panel(const sru__kernels *kern, const void *panel, sru_type type,
                                size_t p0, size_t k, float *scratch)
 {
@@ -1364,9 +1362,9 @@ static const float *sru__panel(const sru__kernels *kern, const void *panel, sru_
     return scratch;
 }
 
-#define SRU__Q8_UNIT (1.0f / 16777216.0f)   /* bytes come as about 2^24 times what they are */
+#define SRU__Q8_UNIT (1.0f / 16777216.0f)   /* unpacked bytes are about 2^24 times their value */
 
-/* What unpacked panels of Q8 gave, n columns of a panel, is multiplied by their scales. */
+/* Multiplies sums, n columns that come from an unpacked panel of Q8, by the panel's scales. */
 static void sru__scale_q8(const sru__kernels *kern, const void *panel, float *c, size_t ldc,
                           size_t rows, size_t n)
 {
@@ -1376,65 +1374,65 @@ static void sru__scale_q8(const sru__kernels *kern, const void *panel, float *c,
     for (i = 0; i < rows; i++) kern->multiply(c + i * ldc, c + i * ldc, scales, 0, n);
 }
 
-/* So many rows of k values stay in the second-level cache while panels pass by, but no fewer than
-   `least`: the panels are read once for each lot of rows. */
+/* How many rows of k values make a lot. They stay in the second-level cache while panels pass by. A
+   lot has at least `least` rows, since the panels are read once for each lot. */
 static size_t sru__lot(size_t k, size_t least, size_t most)
 {
     return sru__min(most, sru__max(least, SRU__CACHE / 2 / sru__max(1, k)));
 }
 
-/* Whether weights (n,k), as they are packed, are more than the second-level cache holds. */
+/* Whether weights (n,k), packed in this form, are more than the second-level cache holds. */
 static int sru__far(sru_type type, size_t n, size_t k)
 {
     return n * k / sru__per_lane(type) > SRU__CACHE;
 }
 
-/* Whether rows are multiplied one by one, by weights unpacked each time on the way: of so few it
-   takes less than to unpack into memory, from which a tile would read. Few panels side by side keep
-   the processor less busy. */
+/* Whether rows are multiplied one by one, with weights unpacked on the way for each row. For so few
+   rows this takes less time than unpacking into memory, from which a tile would read. With few
+   panels the limit is lower, since few sums side by side keep the processor less busy. */
 static int sru__singly(sru_type type, size_t rows, size_t panels)
 {
     if (type == SRU_PLAIN) return 0;
     return rows <= (type == SRU_F32 ? 1 : panels < 4 ? 2 : type == SRU_BF16 ? 8 : 5);
 }
 
-/* While a product's strips are multiplied by `count` panels of weights that are far away, those
-   that come next, at next[j], are fetched into the cache: beside each tile of a strip as many
-   quarters of a panel of floats as are returned, for tile j from ahead[j] on. 0: none. These are
-   numbers, not pointers, since behind the last panel there is nothing to point to. */
+/* While the strips of a product are multiplied by `count` panels of weights outside the cache, the
+   panels that come next, at next[j], are prefetched. Returns how many quarters of a panel of floats
+   each tile of this strip is to fetch; 0: none. Tile j fetches from address ahead[j] on. Addresses
+   are numbers, not pointers, since behind the last panel there is nothing to point to. */
 static size_t sru__ahead(const sru__kernels *kern, sru_type type, uintptr_t *ahead,
                          const uintptr_t *next, size_t count, size_t strip, size_t strips,
                          size_t k)
 {
     const size_t quarter = k / 4 * SRU__PANEL * sizeof(float);
-    const unsigned all = 4 / (unsigned)sru__per_lane(type);     /* in fewer bits they are fewer */
+    const unsigned all = 4 / (unsigned)sru__per_lane(type);     /* fewer for fewer bits */
     const int few = strips < 4 * count;
     unsigned quarters = 1, turn = (unsigned)strip, j;
-    if (few && kern->panels == 1) {     /* all tiles of the first strips */
+    if (few && kern->panels == 1) {     /* all tiles of the first strips fetch */
         quarters = strips == 1 ? all : strips < 4 ? (all + 1) / 2 : 1;
         if (turn * quarters >= all) return 0;
         for (j = 0; j < count; j++) ahead[j] = next[j] + turn * quarters * quarter;
         return quarters;
     }
-    /* one tile of each strip; of several panels side by side the processor foresees what comes, and
-       for one or two strips does so better */
+    /* one tile of each strip fetches. With several panels side by side, the processor predicts what
+       comes, and for one or two strips does so better */
     if (strips < 3) return 0;
     if (few) quarters = all;
-    turn /= (unsigned)count;            /* in 64 bits it may take 90 cycles */
+    turn /= (unsigned)count;            /* a 64-bit division may take 90 cycles */
     if (turn * quarters >= all) return 0;
     for (j = 1; j < count; j++) ahead[j] = 0;
     ahead[0] = next[strip - turn * count] + turn * quarter;
     return quarters;
 }
 
-/* Rows are multiplied in strips of as many as a tile has; the last may be narrower. Rows of A are
-   read where they lie; columns too, or packed, one strip after another: see sru__packs(). */
+/* Rows are multiplied in strips of as many rows as a tile has; the last may have fewer. Rows of A
+   are read in place; columns in place or packed, one strip after another: see sru__packs(). */
 static int sru__strip_width(size_t full, size_t left)
 {
     return (int)sru__min(left <= 2 ? left : left <= 4 ? 4 : full, full);
 }
 
-/* Four rows of four values become four columns. */
+/* Transposes four rows of four values. */
 SRU__INLINE void sru__turn(float *out, const size_t width, const float *a, size_t row)
 {
     size_t i, j;
@@ -1460,8 +1458,8 @@ SRU__INLINE void sru__turn(float *out, const size_t width, const float *a, size_
 #endif
 }
 
-/* n rows become columns: of each, a whole line of the cache is read at a time. Where rows lie end
-   to end, those behind them are likely to be next, and fetched. */
+/* Transposes n rows, reading a whole cache line of each at a time. If rows lie end to end, those
+   behind them are likely to be needed next, and are prefetched. */
 SRU__INLINE void sru__turn_rows(float *out, const size_t width, const float *a, const size_t n,
                                 size_t row, size_t k)
 {
@@ -1481,9 +1479,9 @@ SRU__INLINE void sru__turn_rows(float *out, const size_t width, const float *a, 
     }
 }
 
-/* Rows that lie `col` apart are put side by side: so many of a few columns, then of the next. Those
-   that come after the next of their columns are fetched, for of rows so far apart the processor
-   foresees little. */
+/* Joins k rows of n values that lie `col` apart. A product takes SRU__NEAR such rows of each strip
+   or panel, then the next ones. Those after the next are prefetched, because the processor predicts
+   little about rows so far apart. */
 SRU__INLINE void sru__gather(float *out, const size_t width, const float *a, const size_t n,
                              size_t col, size_t k)
 {
@@ -1494,9 +1492,9 @@ SRU__INLINE void sru__gather(float *out, const size_t width, const float *a, con
     }
 }
 
-/* Strips of A's columns, and panels of B: out[p*width + i] = a[i*row + p*col] for i < n, and
-   0 for the others of `width`; row or col is 1. With a width known to the compiler it runs three
-   times as fast. */
+/* Makes strips of A's columns and panels of B: out[p*width + i] = a[i*row + p*col] for i < n, and 0
+   for other i < width. Either row or col is 1. If the compiler knows the width, it runs three times
+   as fast. */
 static void sru__interleave(float *out, size_t width, const float *a, size_t n, size_t row,
                             size_t col, size_t k)
 {
@@ -1512,8 +1510,8 @@ static void sru__interleave(float *out, size_t width, const float *a, size_t n, 
     else sru__turn_rows(out, width, a, n, row, k);      /* a panel that is not full */
 }
 
-/* C (m,n) = A (m,k) B (k,n), or += where add, and + bias. Element (i,p) of A is a[i*a_row +
-   p*a_col]; B likewise, or packed. */
+/* C (m,n) = A (m,k) B (k,n) + bias, or C += that if add. Element (i,p) of A is a[i*a_row +
+   p*a_col]; that of B likewise, unless B is packed. */
 typedef struct sru__gemm {
     size_t m, n, k;
     const float *a;
@@ -1525,40 +1523,40 @@ typedef struct sru__gemm {
     int add;
     float *c;
     size_t ldc;
-    /* from here on private to the run */
+    /* from here on: set by sru__gemm_run() */
     const sru__kernels *kern;
     sru__product *product;
     int singly;                     /* see sru__singly() */
-    int pairs;                      /* 1: lines of strips and panels are of two values of k */
-    size_t n0, nc, p0, kc, lines;   /* lines: of kc */
+    int pairs;                      /* 1: a line of a strip or panel is for two values of k */
+    size_t n0, nc, p0, kc, lines;   /* lines: for kc values of k */
     size_t lots, groups, cuts;      /* of rows; of panels; portions of a lot's strips */
-    float *strips;                  /* of each thread; NULL: a is read where it lies */
+    float *strips;                  /* of each thread; NULL: a is read in place */
     float *panels;                  /* all, if packed here; of each thread, if unpacked */
-    size_t panel;                   /* bytes from one to the next, packed here or before */
-    size_t strips_size, panels_size;    /* floats: of each thread; of all, or of each thread */
+    size_t panel;                   /* bytes from one panel to the next, packed here or before */
+    size_t strips_size, panels_size;    /* floats: of a thread; of all, or of a thread */
 } sru__gemm;
 
 enum {
     SRU__GROUP = 3,                 /* panels that a task multiplies side by side */
-    SRU__LINE = 12,                 /* the most: of a single row, or where k is small */
+    SRU__LINE = 12,                 /* at most: for a single row, or if k is small */
     SRU__SMALL = 384                /* panels times k that the first-level cache holds */
 };
 
-/* Lines that k values take. */
+/* How many lines k values take. */
 static size_t sru__lines(size_t k, int pairs) { return (k + (size_t)pairs) >> pairs; }
 
-/* Columns of A, of which each value of k lies elsewhere, can stay where they are as long as a tile
-   has enough to compute for one k until the next are there. Then no time is spent on packing, which
-   counts where B has few columns. But values a multiple of 1 KB apart would take one another's
-   places in the cache, and 8 KB apart they lie in more pages than a processor keeps track of. */
+/* Whether columns of A are packed. Their values for different k lie far apart, but can be read in
+   place as long as a tile has enough to compute for one k until those for the next arrive. No time
+   is then spent on packing, which matters if B has few columns. But values a multiple of 1 KB apart
+   would evict one another from the cache, and 8 KB apart they lie in too many pages to track. */
 static int sru__packs(const sru__gemm *g, const sru__kernels *kern)
 {
     return g->a_col != 1
         && (kern->panels < 3 || g->n > 256 || g->a_col >= 2048 || g->a_col % 256 == 0);
 }
 
-/* Columns j0 ... j0+wide-1 of some rows of C, before their sums. Returns whether these are added to
-   what is there: the bias, or the sums over k so far. */
+/* Prepares columns j0 ... j0+wide-1 of some rows of C for their sums. Returns whether these are to
+   be added to what is there: the bias, or the sums over k so far. */
 static int sru__begin(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
 {
     size_t i;
@@ -1567,7 +1565,7 @@ static int sru__begin(const sru__gemm *g, float *c, size_t rows, size_t j0, size
     return 1;
 }
 
-/* And after them: sums of Q8 are multiplied by scales, if they have not been, before the bias. */
+/* Completes sums of Q8: multiplies them by scales, unless that has been done, and adds the bias. */
 static void sru__finish(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
 {
     size_t i, j;
@@ -1578,8 +1576,8 @@ static void sru__finish(const sru__gemm *g, float *c, size_t rows, size_t j0, si
     for (i = 0; i < rows && g->bias; i++) g->kern->add(c + i * g->ldc, g->bias + j0, wide);
 }
 
-/* A strip or panel as sru__interleave() makes it, of floats or of pairs: of these at most 16 lines.
-   Where a row's values lie side by side, so do its pairs, which are then turned. */
+/* Makes a strip or panel as sru__interleave() does, of floats or of pairs; of pairs, at most 16
+   lines. If the values of a row lie side by side, so do its pairs, which are then transposed. */
 static void sru__gemm_lines(const sru__gemm *g, float *out, size_t width, const float *a, size_t n,
                             size_t row, size_t col, size_t k)
 {
@@ -1598,7 +1596,7 @@ static void sru__gemm_lines(const sru__gemm *g, float *out, size_t width, const 
     sru__interleave(out, width, a, n, row, col, lines);
 }
 
-/* Rows m0 ... m0+m-1 as strips; pairs, if they lie side by side, as rows. */
+/* Packs rows m0 ... m0+m-1 into strips; but pairs of values that lie side by side, into rows. */
 static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *strips)
 {
     const size_t full = g->kern->rows, step = (size_t)SRU__NEAR << g->pairs;
@@ -1617,8 +1615,8 @@ static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *str
         }
 }
 
-/* Plain weights, in groups of panels: one panel after another where values of k lie side by side,
-   else a few rows of all groups at a time, for then these do. */
+/* Packs groups of panels of plain weights: one panel after another if the values of a column of B
+   lie side by side; otherwise a few rows of all panels at a time, since then those of a row do. */
 static void sru__gemm_pack_panels(void *job, size_t begin, size_t end, int thread)
 {
     const sru__gemm *g = (const sru__gemm *)job;
@@ -1641,7 +1639,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
     const sru__gemm *g = (const sru__gemm *)job;
     const size_t full = g->kern->rows;
     const int plain = g->type == SRU_PLAIN, distant = !g->singly && sru__far(g->type, g->nc, g->k);
-    /* packed weights are of all k, those packed here of the kc at hand */
+    /* weights packed before cover all k, those packed here only kc */
     const char *first_panel = plain ? (const char *)g->panels : (const char *)g->b;
     const size_t from = plain ? 0 : g->p0 / sru__per_lane(g->type) * 64;
     float *scratch = plain || !g->panels ? NULL
@@ -1662,7 +1660,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
         const size_t strips = sru__ceil(m, full), first = sru__part(strips, cut, g->cuts);
         const size_t end = sru__part(strips, cut + 1, g->cuts);
         const size_t panels = sru__ceil(wide, SRU__PANEL);
-        const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last of them */
+        const int nr = (int)(wide - (panels - 1) * SRU__PANEL);         /* of the last panel */
         size_t i, j, strip;
         for (j = 0; j < panels && group != last_group; j++) {
             const char *panel = first_panel + (j0 / SRU__PANEL + j) * g->panel;
@@ -1713,9 +1711,9 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t team = (size_t)threads;
     const size_t line = singly ? panels / team : SRU__SMALL / sru__max(1, most) / 3 * 3;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
-    /* plain weights are packed here, 4 MB of them at a time */
+    /* plain weights are packed here, 4 MB at a time */
     const size_t fit = plain ? sru__max(1, 4 * SRU__CACHE / sru__max(1, most) / wide) * wide : g.n;
-    /* never less for a larger product, so that memory for many steps does for fewer */
+    /* never less for a larger product, so that memory for many steps is enough for fewer */
     const size_t packed = sru__min(sru__max(4 * SRU__CACHE, wide * most),
                                    panels * SRU__PANEL * most);
     size_t i;
@@ -1734,7 +1732,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
         sru__cpu_copy(c, g.c + i * g.ldc, g.bias, g.n * 4);
 #ifdef SRU_USE_CBLAS
     if (plain && !pairs && g.k && sru__max(g.m, sru__max(g.n, g.k)) <= 0x7fffffff) {
-        const int at = g.a_col != 1 || g.a_row < g.k;   /* both are 1 where k is */
+        const int at = g.a_col != 1 || g.a_row < g.k;   /* both are 1 if k is */
         const int bt = g.b_col != 1 || g.b_row < g.n;
         const int add = sru__begin(&g, g.c, g.m, 0, g.n);
         cblas_sgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
@@ -1748,9 +1746,9 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
         g.groups = sru__ceil(g.nc, wide);
         g.lots = sru__ceil(g.m, lot);
         g.cuts = 1;
-        /* threads share out the lots, if there are enough; else panels, and strips of a lot. Three
-           strips for each thread are enough for lots where strips are packed, and where lines of C
-           are long: beyond their ends the processor would fetch what another thread writes */
+        /* threads divide the lots if there are enough, otherwise panels and strips of a lot. Three
+           strips for each thread are enough for lots if strips are packed, or if lines of C are
+           long: past the end of one the processor would fetch what another thread writes */
         if (packs || (!singly && group > SRU__GROUP) ? strips >= 3 * team : g.lots >= team) {
             g.lots = sru__ceil(g.lots, team) * team;
         } else {
@@ -1866,16 +1864,16 @@ static sru_status sru__cpu_linear_backward(const sru_context *ctx, float *dx, fl
 
 /* ---- operators: scan ------------------------------------------------------------------------- */
 
-/* Every unit is independent of the others, and every sequence. So a task is a block of units of one
-   direction, for some of the sequences, usually all, and for a chunk of time: it multiplies the
-   block's panels, which leaves u in the cache, and scans it. */
+/* Units are independent of one another, and so are sequences. So a task is a block of units of one
+   direction, for some of the sequences, usually all. For each chunk of time it multiplies by the
+   block's panels, which leaves u in the cache, and scans u. */
 typedef struct sru__scan_run {
     sru_scan s;
     const sru__kernels *kern;
     size_t dirs, D;                 /* directions, and the units of one */
-    size_t blocks, block;           /* of a direction; units of a block */
-    size_t parts, part;             /* of the sequences; sequences of a part */
-    size_t from, to, chunk;         /* steps that are done now, so many at a time */
+    size_t blocks, block;           /* blocks of a direction; units of a block */
+    size_t parts, part;             /* parts of the batch; sequences of a part */
+    size_t from, to, chunk;         /* steps from ... to-1 are done now, a chunk at a time */
     size_t panel, panels;           /* bytes of a packed panel; panels of a group of D units */
     float *copy;                    /* the chunk's rows of a, which h overwrites; or NULL */
     float *own;                     /* of each thread: u of a block, then panels of 16 units */
@@ -1885,16 +1883,16 @@ typedef struct sru__scan_run {
 } sru__scan_run;
 
 typedef struct sru__scan_task {
-    size_t dir;                     /* 1: runs down in time */
-    size_t col, d0, n;              /* first unit, in all and in its direction, and how many */
+    size_t dir;                     /* 1: backwards in time */
+    size_t col, d0, n;              /* first unit, in all and in its direction; their number */
     size_t b0, b1;                  /* sequences b0 ... b1-1 */
 } sru__scan_task;
 
 static size_t sru__gates(const sru_scan *s) { return s->K == 2 ? 1 : 2; }
 
 /* All blocks of a part come before the next part. So threads take different sequences, if there are
-   enough; what one writes is further from what the other fetches ahead than where both take units
-   of the same rows. */
+   enough: what one writes is then further from what another prefetches than if both took units of
+   the same rows. */
 SRU__INLINE sru__scan_task sru__scan_find(const sru__scan_run *r, size_t task)
 {
     const size_t blocks = r->dirs * r->blocks;
@@ -1910,10 +1908,10 @@ SRU__INLINE sru__scan_task sru__scan_find(const sru__scan_run *r, size_t task)
     return p;
 }
 
-/* Blocks of at most `most` units, for all sequences or for parts of them: larger blocks and fewer
-   parts, unless with others the thread that has most to do has an eighth less. Where rows are
-   multiplied, a part is a multiple of two, and one that is not of whole strips counts as a row
-   more; without a product sequences come one by one. */
+/* Chooses blocks of at most `most` units, and parts of the sequences. Larger blocks and fewer parts
+   are better, unless a different choice leaves an eighth less to the thread with the most to do. If
+   there is a product, a part is an even number of sequences, or all, and one that is not of whole
+   strips counts as a row more. Otherwise threads take sequences one by one. */
 static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t threads)
 {
     const size_t B = r->s.B, units = r->D * r->dirs, few = product ? 2 : 1;
@@ -1938,7 +1936,7 @@ static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t 
     r->parts = r->part == B ? 1 : sru__ceil(B, r->part);
 }
 
-/* What is the same for all sequences of a task, which takes T steps, down in time where it must. */
+/* Sets what is the same for all sequences of a task of T steps, which run backwards if dir is 1. */
 SRU__INLINE void sru__scan_begin(sru__scan_job *k, const sru__scan_run *r, const sru__scan_task *p,
                                  size_t T, size_t u_plane)
 {
@@ -1959,7 +1957,7 @@ SRU__INLINE void sru__scan_begin(sru__scan_job *k, const sru__scan_run *r, const
     k->bias = s->bias ? s->bias + p->col : NULL;
 }
 
-/* And what is not: sequence b from row (t,b) on. */
+/* Sets what is not: sequence b, from row (t,b) on. */
 SRU__INLINE void sru__scan_sequence(sru__scan_job *k, const sru_scan *s, size_t col, size_t row,
                                     size_t b)
 {
@@ -1973,7 +1971,7 @@ SRU__INLINE void sru__scan_sequence(sru__scan_job *k, const sru_scan *s, size_t 
     k->c = s->c ? s->c + at : NULL;
 }
 
-/* In place h would overwrite rows of a that other tasks need. */
+/* Saves rows of a: h, if it is the same array, would overwrite rows that other tasks need. */
 static void sru__scan_copy(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
@@ -1982,8 +1980,8 @@ static void sru__scan_copy(void *job, size_t begin, size_t end, int thread)
     memcpy(r->copy + begin * A, r->s.a + (r->from * r->s.B + begin) * A, (end - begin) * A * 4);
 }
 
-/* A few rows of own u, one by one. All panels are one line, since own u has its planes end to end,
-   and it takes many sums side by side to keep the processor busy. The first begins at byte `of`. */
+/* Computes a few rows of a thread's own u, one by one. All panels form one line, from byte `of` on,
+   since planes lie end to end, and it takes many sums side by side to keep the processor busy. */
 static void sru__scan_singly(const sru__scan_run *r, size_t of, size_t panels, size_t rows,
                              const float *a, float *u)
 {
@@ -2004,13 +2002,13 @@ static void sru__scan_singly(const sru__scan_run *r, size_t of, size_t panels, s
     }
 }
 
-/* u of a task for T steps from those that a and u point to; planes of u are u_plane floats apart,
-   and rows K of these. The panels of the K matrices for the same units go together. */
+/* Computes u of a task for T steps from those that a and u point to. Planes of u are u_plane floats
+   apart, and rows K*u_plane. The panels of the K matrices for the same units go together. */
 static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, size_t T,
                               const float *a, float *u, size_t u_plane, float *scratch)
 {
     const sru_scan *s = &r->s;
-    /* rows of all sequences lie end to end: one run; those of a part only in each of the steps */
+    /* rows of all sequences lie end to end, in one run; those of a part, only within each step */
     const size_t runs = r->parts == 1 ? 1 : T, run = (p->b1 - p->b0) * (r->parts == 1 ? T : 1);
     const size_t full = r->kern->rows, least = r->kern->columns, A = s->A, K = (size_t)s->K;
     const size_t panels = sru__ceil(p->n, SRU__PANEL), ldu = K * u_plane;
@@ -2029,7 +2027,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     }
     for (j = 0; j < p->n; j += SRU__PANEL, of += r->panel) {
         const size_t units = sru__min(SRU__PANEL, p->n - j);
-        /* own u has room for what is computed beyond the last unit */
+        /* a thread's own u has room for what is computed beyond the last unit */
         const int nr = s->u ? (int)units : units > least ? SRU__PANEL : (int)least;
         for (k = 0; k < K; k++) {
             float *panel = scratch + k * SRU__PANEL * A;
@@ -2050,8 +2048,8 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
                 for (i = 0; i < run; i += full, strip++) {
                     const size_t m = sru__min(full, run - i), row = t * s->B + i;
                     const float *rows = a + row * A + p0;
-                    /* where blocks of units are shared out, the rows that come next were written by
-                       other threads: fetched once, 64 units on two threads take 0.95 of the time */
+                    /* if threads divide the units, several of them wrote the rows that come next.
+                       With one prefetch, 64 units on two threads take 0.95 of the time */
                     size_t quarters = 0;
                     if (distant)
                         quarters = sru__ahead(r->kern, s->type, ahead, next, K, strip, all_strips,
@@ -2073,7 +2071,7 @@ static void sru__scan_product(const sru__scan_run *r, const sru__scan_task *p, s
     }
 }
 
-/* Tasks, over the chunk that begins after t steps. */
+/* Does tasks begin ... end-1 for the chunk of time that begins after t steps. */
 static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size_t end, int thread)
 {
     const sru_scan *s = &r->s;
@@ -2095,7 +2093,7 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
         k.distant = s->w || s->c;
         k.u_n = s->u ? p.n : u_plane;
         for (b = p.b0; b < p.b1; b++) {
-            const size_t row = start * B + b;               /* in the chunk */
+            const size_t row = start * B + b;               /* within the chunk */
             sru__scan_sequence(&k, s, col, t0 * B + row, b);
             k.u = u + row * K * u_plane;
             k.cT = s->cT + b * r->ldcT + col;
@@ -2105,7 +2103,7 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
     }
 }
 
-/* Tasks do not depend on one another: no thread waits for others between chunks. */
+/* Tasks do not depend on one another, so no thread waits for others between chunks. */
 static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__scan_run *r = (const sru__scan_run *)job;
@@ -2113,7 +2111,7 @@ static void sru__scan_tasks(void *job, size_t begin, size_t end, int thread)
     for (t = r->from; t < r->to; t += r->chunk) sru__scan_chunk(r, t, begin, end, thread);
 }
 
-/* A scan's arguments, checked, with defaults in the place of 0. */
+/* Copies and checks a scan's arguments, and replaces 0 by defaults. */
 static sru_status sru__scan_open(sru__scan_run *r, const sru_context *c, const void *args,
                                  const char *name)
 {
@@ -2152,15 +2150,15 @@ static sru_status sru__scan_open(sru__scan_run *r, const sru_context *c, const v
     return SRU_OK;
 }
 
-/* Rows (t,b) that a layer computes at a time: few, so that u stays in the cache; more of plain
+/* Rows (t,b) that a layer computes at a time: few, so that u stays in the cache; more with plain
    weights, since these are packed again each time. */
 static size_t sru__rows(const sru_context *c, sru_type type)
 {
     return c->op->rows * (type == SRU_PLAIN ? 4 : 1);
 }
 
-/* Steps of B sequences that are so many rows. Memory is measured for a step more, if they are not
-   exactly so many: then it does for fewer sequences too. */
+/* How many steps of B sequences make up this many rows: rounded down, but up if memory is measured,
+   so that it is enough for fewer sequences, too. */
 static size_t sru__steps(const sru_context *c, size_t T, size_t B, size_t rows)
 {
     const size_t most = c->measure ? sru__ceil(rows, sru__max(1, B)) : rows / sru__max(1, B);
@@ -2179,7 +2177,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
 #ifdef SRU_USE_CBLAS
     const int whole = 1;
 #else
-    const int whole = kern->product_bf16 != NULL;   /* sru__scan_product() multiplies floats */
+    const int whole = kern->product_bf16 != NULL;   /* sru__scan_product() multiplies only floats */
 #endif
     status = sru__scan_open(&r, c, args, "scan_forward");
     if (status) return status;
@@ -2189,7 +2187,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
                          "A %u is N %u", s->A, s->N);
     if (s->T && s->B && s->N && !s->h)
         return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h must not be NULL");
-    if (!s->B || !s->N) return SRU_OK;              /* T*B may not fit, where N is 0 */
+    if (!s->B || !s->N) return SRU_OK;              /* if N is 0, T*B may overflow */
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
     work = (double)s->T * (double)s->B * 80;
@@ -2201,7 +2199,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     step = sru__min(4 * kern->block, wide);
     most = sru__min(kern->block, wide);
     r.chunk = s->T;
-    if (s->w && s->T > 1) {             /* of a single step there is no need to divide */
+    if (s->w && s->T > 1) {             /* a single step is one chunk */
         rows = sru__rows(c, s->type);
         if (s->type != SRU_PLAIN) rows = sru__lot(s->A, 128, rows);
         r.chunk = sru__steps(c, s->T, s->B, rows);
@@ -2302,7 +2300,7 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
         int threads = sru__threads(c, (double)s->T * (double)s->B * (double)s->N * 80);
         if (!s->u || !s->du || !s->c || !s->dh)
             return SRU__FAIL(c, SRU_EINVAL, "scan_backward: u, du, c and dh must not be NULL");
-        /* more arrays than forward */
+        /* there are more arrays than in forward */
         threads = sru__apart(threads, s->B * s->N / (3 * SRU__SHARE));
         sru__scan_divide(&r, r.kern->block, 0, (size_t)threads);
         r.sums = sru__take_floats(&inner, s->B * 2 * sru__gates(s) * s->N);
@@ -3029,9 +3027,9 @@ static sru_status sru__cpu_attention_backward(const sru_context *ctx, const sru_
 
 /* ---- operators: layer norm ------------------------------------------------------------------- */
 
-/* Of this operator and of the next ones. */
+/* Arguments of this operator and the following ones. */
 typedef struct sru__rows_job {
-    float *y, *stats;               /* stats in backward: dgain of each part, then their dbias */
+    float *y, *stats;               /* stats in backward: dgain of all parts, then dbias */
     float *dgain, *dbias;
     const float *dy, *x, *gain, *bias, *cstats, *mask;
     const int32_t *tokens;
@@ -3044,8 +3042,8 @@ typedef struct sru__rows_job {
     const sru__kernels *kern;
 } sru__rows_job;
 
-/* An operator without scratch memory: its work on `count` parts, by the threads that so many
-   operations are worth. */
+/* Runs an operator that needs no scratch memory: its work on `count` parts, by as many threads as
+   this number of operations is worth. */
 static sru_status sru__share_out(const sru_context *ctx, double operations, size_t count,
                                  sru__work work, sru__rows_job *job)
 {
@@ -3056,8 +3054,8 @@ static sru_status sru__share_out(const sru_context *ctx, double operations, size
     return SRU_OK;
 }
 
-/* Sums over rows are taken in this many parts, however many threads there are, and then added up in
-   order: so they come out the same. */
+/* Sums over rows are taken in this many parts, whatever the number of threads, and then added up in
+   order, so that the result is always the same. */
 enum { SRU__PARTS = 32 };
 
 static void sru__layernorm_rows(void *job, size_t begin, size_t end, int thread)
@@ -3159,7 +3157,7 @@ static void sru__embedding_rows(void *job, size_t begin, size_t end, int thread)
     size_t i;
     (void)thread;
     for (i = begin; i < end; i++) {
-        const size_t token = (size_t)s->tokens[i];      /* below 0: larger than any size */
+        const size_t token = (size_t)s->tokens[i];      /* if negative, above any size */
         if (token < s->size) memcpy(s->y + i * s->n, s->x + token * s->n, s->n * 4);
         else memset(s->y + i * s->n, 0, s->n * 4);
     }
@@ -3194,7 +3192,7 @@ static sru_status sru__cpu_embedding_forward(const sru_context *ctx, float *y,
 }
 
 #ifndef SRU_NO_BACKWARD
-/* Threads share out the columns, so that each sum is taken in the order of the tokens. */
+/* Threads divide the columns, so that each sum is taken in the order of the tokens. */
 static void sru__embedding_columns(void *job, size_t begin, size_t end, int thread)
 {
     const sru__rows_job *s = (const sru__rows_job *)job;
