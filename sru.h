@@ -571,14 +571,14 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 /* =================================================================================================
    Implementation: what all parts share, and then
 
-   operators           what is to be checked, divided among threads, kept in scratch memory, and
-                       given to kernels
+   operators           check their arguments, divide work among threads, take scratch memory, and
+                       call kernels
    instruction sets    kernels for each of them, and the choice
    networks            layers made of operators; initialisation, packing
    files               safetensors, read and written
    kernels             the arithmetic: compiled once for each instruction set
 
-   tests/naive.h has all of it as plain loops, by which it is tested. */
+   tests/naive.h has all of it as plain loops, against which it is tested. */
 
 #ifdef SRU_IMPLEMENTATION
 #ifndef SRU__IMPLEMENTED
@@ -614,13 +614,13 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #include <cblas.h>
 #endif
 
-/* Sums may be fused with products, and nothing else may be rearranged, whatever the flags: exp
-   rounds by adding a large number, NaN must stay NaN, and -ffast-math would undo both. With clang
-   `on` fuses within an expression, always, while `fast` may not where code is instrumented. gcc
-   does not at -O1, without expensive-optimizations, nor at -O0. */
+/* Whatever the flags, sums may be fused with products, but nothing else may be rearranged: exp
+   rounds by adding a large number, NaN must stay NaN, and -ffast-math would undo both. In clang,
+   `on` always fuses within an expression, while `fast` may not in instrumented code. gcc does not
+   fuse at -O1 without expensive-optimizations, nor at -O0. */
 #ifdef __CUDACC__
 #pragma nv_diagnostic push
-#pragma nv_diag_suppress 1675   /* pragmas that are for the host's compiler */
+#pragma nv_diag_suppress 1675   /* pragmas for the host's compiler */
 #endif
 #if defined(__clang__)
 #pragma clang diagnostic push
@@ -637,9 +637,9 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #pragma GCC push_options
 #pragma GCC optimize("no-fast-math", "fp-contract=fast", "expensive-optimizations")
 #if __FLT_EVAL_METHOD__ == 0 || __FLT_EVAL_METHOD__ == 16
-#elif defined(__x86_64__)           /* -mfpmath=387: its wider numbers do not fit into vectors */
+#elif defined(__x86_64__)           /* -mfpmath=387: its wider numbers do not fit in vectors */
 #pragma GCC target("fpmath=sse")
-#else                               /* x87: what is kept, as if stored */
+#else                               /* x87: variables are rounded as if stored */
 #pragma GCC optimize("float-store")
 #endif
 #elif defined(_MSC_VER)
@@ -648,7 +648,7 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 
 #if defined(__GNUC__)
 #ifdef __clang__
-/* checks of undefined behaviour in every operation of an unrolled loop take minutes to compile */
+/* checks of undefined behaviour in each operation of unrolled loops take minutes to compile */
 #define SRU__INLINE static inline __attribute__((__always_inline__, __no_sanitize__("undefined")))
 #define SRU__UNROLL _Pragma("clang loop unroll(full)")
 #define SRU__UNROLL_4 _Pragma("clang loop unroll_count(4)")
@@ -656,7 +656,7 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #define SRU__INLINE static inline __attribute__((__always_inline__))
 #if __GNUC__ > 7
 #define SRU__UNROLL _Pragma("GCC unroll 64")
-#define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only in the end */
+#define SRU__UNROLL_4 _Pragma("GCC unroll 4")   /* where the length is known only at the end */
 #endif
 #if defined(__x86_64__) || defined(__SSE_MATH__)
 #define SRU__ROUND(x) __asm__("" : "+v"(x))     /* see sru__rounded() */
@@ -666,7 +666,7 @@ SRUDEF void sru_cuda_close(const sru_backend *);
 #endif
 #define SRU__ALONE __attribute__((__noinline__))
 #define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
-/* x might have changed, for all the compiler knows: what depends on it is not kept from before */
+/* For all the compiler knows, this changes x: it does not keep what depends on the old value. */
 #define SRU__ANEW(x) __asm__("" : "+r"(x))
 #if (defined(__clang__) || __GNUC__ >= 12) && (defined(__SSE2__) || defined(__ARM_NEON) \
                                                || defined(__wasm_simd128__))
