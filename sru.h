@@ -6542,8 +6542,62 @@ SRU__INLINE void SRU__FN(fetch)(const float *p)
     for (i = 0; i < 4 * SRU__W; i += 16) SRU__PREFETCH(p + i);
 }
 
-/* The T steps of nv vectors of units side by side; the last vector has `last` of them. For each
-   unit, where u0, u1, u2, u3 are its values in the K planes of u, and sigmoid(z) = 1/(1 + exp(-z)):
+/* Of nv vectors of units side by side, the last of which has `last` units: v and bias b of each of
+   the gates, f and r; keep, the factors of c; and c before the first step. */
+SRU__INLINE void SRU__FN(scan_load)(const sru__scan_job *s, const int gates, size_t at,
+                                    const int nv, size_t last, sru__vec (*v)[4], sru__vec (*b)[4],
+                                    sru__vec *keep, sru__vec *c)
+{
+    const sru__vec zero = sru__zero();
+    int q, g;
+    SRU__EACH(q, nv, 4) {
+        const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
+        c[q]    = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
+        keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : zero + 1.0f;
+        SRU__EACH(g, gates, 2) {
+            v[g][q] = s->v ? sru__load_part(s->v + (size_t)g * s->plane + i, n) : zero;
+            b[g][q] = s->bias ? sru__load_part(s->bias + (size_t)g * s->plane + i, n) : zero;
+        }
+    }
+}
+
+/* v of a gate in one step: vt, unless NULL, is added. */
+SRU__INLINE sru__vec SRU__FN(scan_v)(sru__vec v, const float *vt, size_t at, size_t n)
+{
+    return vt ? v + sru__load_part(vt + at, n) : v;
+}
+
+/* 1/f and 1/r of a step from c before it; of u's last vector u_last units may be read. What is
+   loaded comes before what is multiplied and added: gcc would not fuse these around the branches of
+   a part's load, and bits would depend on where a block ends. */
+SRU__INLINE void SRU__FN(scan_gates)(const sru__scan_job *s, const int gates, const int nv,
+                                     size_t last, size_t u_last, const float *u, const float *vt,
+                                     sru__vec (*v)[4], sru__vec (*b)[4], const sru__vec *c,
+                                     sru__vec *z)
+{
+    int q, g;
+    SRU__EACH(q, nv, 4) {
+        const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
+        const size_t un = q == nv - 1 ? u_last : SRU__W;
+        SRU__EACH(g, gates, 2) {
+            const sru__vec vg = SRU__FN(scan_v)(v[g][q], vt, (size_t)g * s->plane + i, n);
+            const sru__vec ug = sru__load_part(u + (size_t)(g + 1) * s->u_plane + i, un) + b[g][q];
+            z[gates*q+g] = vg * c[q] + ug;
+        }
+    }
+    sru__exps(gates * nv, z, -1, 1);
+}
+
+/* u3 where K is 4, else scale_x*x, or 0 without x. */
+SRU__INLINE sru__vec SRU__FN(scan_skip)(const sru__scan_job *s, const float *u, size_t un,
+                                        const float *x, size_t n, size_t i)
+{
+    if (s->K == 4) return sru__load_part(u + 3 * s->u_plane + i, un);
+    return x ? sru__rounded(sru__load_part(x + i, n) * s->scale_x) : sru__zero();
+}
+
+/* The T steps of these units. For each unit, where u0, u1, u2, u3 are its values in the K planes of
+   u, and sigmoid(z) = 1/(1 + exp(-z)):
 
        f = sigmoid(u1 + (vf + vft)*c + bf)         vft, vrt: of this step, from vt
        r = sigmoid(u2 + (vr + vrt)*c + br)         with one gate (K = 2) r is 1
@@ -6551,49 +6605,26 @@ SRU__INLINE void SRU__FN(fetch)(const float *p)
        h = (g(c) - skip)*r*keep + skip             skip: u3 where K is 4, else scale_x*x or 0
 
    With two gates g(c) is c or tanh(c). With one it is max(0,c), and h = g(c)*keep + skip. A padded
-   step leaves c and has h = 0. What is loaded comes before what is multiplied and added: gcc would
-   not fuse these around the branches of a part's load, and bits would depend on where a block
-   ends. */
+   step leaves c and has h = 0. */
 SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, size_t at,
                                        const int nv, size_t last)
 {
     const sru__vec zero = sru__zero(), one = zero + 1.0f, tiny = zero + 1e-30f;
-    sru__vec c[4], vf[4], vr[4], bf[4], br[4], keep[4], z[8];
-    const float *u = s->u + at, *x = s->x ? s->x + at : NULL;
-    const float *vt = s->vt ? s->vt + at : NULL;
-    float *h = s->h + at, *cs = s->c ? s->c + at : NULL;
-    const uint8_t *pad = s->pad;
+    sru__vec c[4], v[2][4], b[2][4], keep[4], z[8];
     const size_t u_last = sru__min(SRU__W, last + s->u_n - s->n);
-    const size_t fetched = s->distant && s->T > SRU__AHEAD ? s->T - SRU__AHEAD : 0;
-    size_t t;
+    const ptrdiff_t T = (ptrdiff_t)s->T;
+    ptrdiff_t t;
     int q;
-    SRU__EACH(q, nv, 4) {
-        const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
-        c[q]    = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
-        vf[q]   = s->v ? sru__load_part(s->v + i, n) : zero;
-        vr[q]   = gates > 1 && s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
-        bf[q]   = s->bias ? sru__load_part(s->bias + i, n) : zero;
-        br[q]   = gates > 1 && s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
-        keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
-        z[2*q]  = z[2*q+1] = one;       /* or gcc -Os warns that padding leaves them unset */
-    }
-    for (t = 0; t < s->T; t++) {
-        const int skipped = pad && *pad;
-        if (!skipped) {
-            SRU__EACH(q, nv, 4) {
-                const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-                const size_t un = q == nv - 1 ? u_last : SRU__W;
-                sru__vec vft = vf[q], vrt = vr[q], uf, ur = zero;
-                if (vt) vft = vft + sru__load_part(vt + i, n);
-                if (vt && gates > 1) vrt = vrt + sru__load_part(vt + s->plane + i, n);
-                uf = sru__load_part(u + s->u_plane + i, un) + bf[q];
-                if (gates > 1) ur = sru__load_part(u + 2 * s->u_plane + i, un) + br[q];
-                z[gates*q] = vft * c[q] + uf;
-                if (gates > 1) z[gates*q+1] = vrt * c[q] + ur;
-            }
-            sru__exps(gates * nv, z, -1, 1);        /* z becomes 1/f and 1/r */
-        }
-        if (t < fetched) {
+    SRU__FN(scan_load)(s, gates, at, nv, last, v, b, keep, c);
+    SRU__EACH(q, 2 * nv, 8) z[q] = one;     /* or gcc -Os warns that padding leaves them unset */
+    for (t = 0; t < T; t++) {
+        const float *u = s->u + t * s->u_step + at;
+        const float *x = s->x ? s->x + t * s->step + at : NULL;
+        const float *vt = s->vt ? s->vt + t * gates * s->step + at : NULL;
+        float *h = s->h + t * s->step + at, *cs = s->c ? s->c + t * s->step + at : NULL;
+        const int skipped = s->pad && s->pad[t * s->pad_step];
+        if (!skipped) SRU__FN(scan_gates)(s, gates, nv, last, u_last, u, vt, v, b, c, z);
+        if (s->distant && t + SRU__AHEAD < T) {
             if (x) SRU__FN(fetch)(x + SRU__AHEAD * s->step);
             SRU__FN(fetch)(h + SRU__AHEAD * s->step);
             if (cs) SRU__FN(fetch)(cs + SRU__AHEAD * s->step);
@@ -6603,29 +6634,22 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
             const size_t un = q == nv - 1 ? u_last : SRU__W;
-            sru__vec u0, f, r, g, skip = zero;
             if (skipped) {
                 sru__store_part(h + i, zero, n);
             } else {
-                u0 = sru__load_part(u + i, un);
-                if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, un);
-                else if (x) skip = sru__rounded(sru__load_part(x + i, n) * s->scale_x);
-                f = sru__inverse(z[gates*q]);
-                r = gates > 1 ? sru__inverse(z[gates*q+1]) * keep[q] : keep[q];
+                const sru__vec u0 = sru__load_part(u + i, un);
+                const sru__vec skip = SRU__FN(scan_skip)(s, u, un, x, n, i);
+                const sru__vec f = sru__inverse(z[gates*q]);
+                const sru__vec r = gates > 1 ? sru__inverse(z[gates*q+1]) * keep[q] : keep[q];
+                sru__vec y;
                 c[q] = (c[q] - u0) * f + u0;
                 /* a state that fades out would become denormal, and slow */
                 if (!SRU__FLUSHES) c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
-                g = gates == 1 ? sru__larger(zero, c[q]) : s->use_tanh ? sru__tanh(c[q]) : c[q];
-                sru__store_part(h + i, gates > 1 ? (g - skip) * r + skip : g * r + skip, n);
+                y = gates == 1 ? sru__larger(zero, c[q]) : s->use_tanh ? sru__tanh(c[q]) : c[q];
+                sru__store_part(h + i, gates > 1 ? (y - skip) * r + skip : y * r + skip, n);
             }
             if (cs) sru__store_part(cs + i, c[q], n);
         }
-        u += s->u_step;
-        h += s->step;
-        if (x) x += s->step;
-        if (cs) cs += s->step;
-        if (vt) vt += gates * s->step;
-        if (pad) pad += s->pad_step;
     }
     SRU__EACH(q, nv, 4)
         sru__store_part(s->cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
@@ -6661,20 +6685,14 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
                                                 const int nv, size_t last)
 {
     const sru__vec zero = sru__zero(), one = zero + 1.0f;
-    sru__vec vf[4], vr[4], bf[4], br[4], keep[4], c0[4], was[4], z[8];
-    sru__vec dc[4], dvf[4], dvr[4], dbf[4], dbr[4];
+    sru__vec v[2][4], b[2][4], keep[4], c0[4], was[4], z[8], dc[4], dv[2][4], db[2][4];
     ptrdiff_t t;
-    int k, q;
+    int k, q, g;
+    SRU__FN(scan_load)(s, gates, at, nv, last, v, b, keep, c0);
     SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
-        vf[q]   = s->v ? sru__load_part(s->v + i, n) : zero;
-        vr[q]   = gates > 1 && s->v ? sru__load_part(s->v + s->plane + i, n) : zero;
-        bf[q]   = s->bias ? sru__load_part(s->bias + i, n) : zero;
-        br[q]   = gates > 1 && s->bias ? sru__load_part(s->bias + s->plane + i, n) : zero;
-        keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : one;
-        c0[q]   = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
-        dc[q]   = s->dc ? sru__load_part(s->dc + i, n) : zero;
-        dvf[q]  = dvr[q] = dbf[q] = dbr[q] = zero;
+        dc[q] = s->dc ? sru__load_part(s->dc + i, n) : zero;
+        SRU__EACH(g, gates, 2) dv[g][q] = db[g][q] = zero;
     }
     for (t = (ptrdiff_t)s->T - 1; t >= 0; t--) {
         const float *u = s->u + t * s->u_step + at;
@@ -6694,81 +6712,66 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
             if (x) SRU__FN(fetch)(x - SRU__AHEAD * s->step);
             if (dx) SRU__FN(fetch)(dx - SRU__AHEAD * s->step);
         }
-        SRU__EACH(q, nv, 4) {
-            const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-            sru__vec vft = vf[q], vrt = vr[q], uf, ur = zero;
-            if (skipped) continue;
-            if (vt) vft = vft + sru__load_part(vt + i, n);
-            if (vt && gates > 1) vrt = vrt + sru__load_part(vt + s->plane + i, n);
-            was[q] = t ? sru__load_part(c - s->step + i, n) : c0[q];
-            uf = sru__load_part(u + s->u_plane + i, n) + bf[q];
-            if (gates > 1) ur = sru__load_part(u + 2 * s->u_plane + i, n) + br[q];
-            z[gates*q] = vft * was[q] + uf;
-            if (gates > 1) z[gates*q+1] = vrt * was[q] + ur;
+        if (!skipped) {
+            SRU__EACH(q, nv, 4)
+                was[q] = t ? sru__load_part(c - s->step + q * SRU__W, q == nv - 1 ? last : SRU__W)
+                           : c0[q];
+            SRU__FN(scan_gates)(s, gates, nv, last, last, u, vt, v, b, was, z);
         }
-        if (!skipped) sru__exps(gates * nv, z, -1, 1);      /* z becomes 1/f and 1/r */
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-            sru__vec vft = vf[q], vrt = vr[q], g, f, r, skip = zero, dg, u0, dzf, dzr, dht, dct;
-            sru__vec dvft, dvrt, ds;
+            sru__vec vg[2], dz[2], u0, f, r, y, skip, dy, ds, dht, dct, back;
             if (skipped) {
                 for (k = 0; k < s->K; k++)
                     sru__store_part(du + (size_t)k * s->u_plane + i, zero, n);
                 if (dx) sru__store_part(dx + i, zero, n);
-                if (dvt) sru__store_part(dvt + i, zero, n);
-                if (dvt && gates > 1) sru__store_part(dvt + s->plane + i, zero, n);
+                for (g = 0; g < gates && dvt; g++)
+                    sru__store_part(dvt + (size_t)g * s->plane + i, zero, n);
                 continue;
             }
-            if (vt) vft = vft + sru__load_part(vt + i, n);
-            if (vt && gates > 1) vrt = vrt + sru__load_part(vt + s->plane + i, n);
+            SRU__EACH(g, gates, 2)
+                vg[g] = SRU__FN(scan_v)(v[g][q], vt, (size_t)g * s->plane + i, n);
             u0 = sru__load_part(u + i, n);
             f = sru__inverse(z[gates*q]);
             r = gates > 1 ? sru__inverse(z[gates*q+1]) : one;
-            g = sru__load_part(c + i, n);
-            if (gates > 1 && s->use_tanh) g = sru__tanh(g);
-            if (s->K == 4) skip = sru__load_part(u + 3 * s->u_plane + i, n);
-            else if (x) skip = sru__rounded(sru__load_part(x + i, n) * s->scale_x);
+            y = sru__load_part(c + i, n);
+            if (gates > 1 && s->use_tanh) y = sru__tanh(y);
+            skip = SRU__FN(scan_skip)(s, u, n, x, n, i);
             dht = sru__load_part(dh + i, n);
 
-            /* forward: h = (g - skip)*r*keep + skip, r = sigmoid(zr); of one gate g*keep + skip */
-            dg = sru__rounded(dht * keep[q] * r);
-            dzr = dht * keep[q] * (g - skip) * r * (one - r);
-            ds = gates > 1 ? dht - dg : dht;
+            /* forward: h = (y - skip)*r*keep + skip, r = sigmoid(zr); of one gate y*keep + skip */
+            dy = sru__rounded(dht * keep[q] * r);
+            dz[1] = dht * keep[q] * (y - skip) * r * (one - r);
+            ds = gates > 1 ? dht - dy : dht;
             if (s->K == 4) sru__store_part(du + 3 * s->u_plane + i, ds, n);
             else if (dx) sru__store_part(dx + i, ds * s->scale_x, n);
-            if (gates == 1) dct = sru__select(g > zero, dg, zero) + dc[q];
-            else dct = s->use_tanh ? dg * (one - g * g) + dc[q] : dg + dc[q];
+            if (gates == 1) dct = sru__select(y > zero, dy, zero) + dc[q];
+            else dct = s->use_tanh ? dy * (one - y * y) + dc[q] : dy + dc[q];
 
             /* forward: c = (was - u0)*f + u0, f = sigmoid(zf) */
             sru__store_part(du + i, dct * (one - f), n);
-            dzf = dct * (was[q] - u0) * f * (one - f);
-            sru__store_part(du + s->u_plane + i, dzf, n);
-            if (gates > 1) sru__store_part(du + 2 * s->u_plane + i, dzr, n);
+            dz[0] = dct * (was[q] - u0) * f * (one - f);
 
             /* forward: zf = u1 + vf*was + bf, zr = u2 + vr*was + br */
-            dvft = sru__rounded(dzf * was[q]);
-            if (dvt) sru__store_part(dvt + i, dvft, n);
-            dvf[q] = dvf[q] + dvft;
-            dbf[q] = dbf[q] + dzf;
-            if (gates > 1) {
-                dvrt = sru__rounded(dzr * was[q]);
-                if (dvt) sru__store_part(dvt + s->plane + i, dvrt, n);
-                dvr[q] = dvr[q] + dvrt;
-                dbr[q] = dbr[q] + dzr;
-                dc[q] = dct * f + (dzr * vrt + sru__rounded(dzf * vft));
-            } else {
-                dc[q] = dct * f + sru__rounded(dzf * vft);
+            SRU__EACH(g, gates, 2) {
+                const sru__vec dvg = sru__rounded(dz[g] * was[q]);
+                sru__store_part(du + (size_t)(g + 1) * s->u_plane + i, dz[g], n);
+                if (dvt) sru__store_part(dvt + (size_t)g * s->plane + i, dvg, n);
+                dv[g][q] = dv[g][q] + dvg;
+                db[g][q] = db[g][q] + dz[g];
             }
+            back = sru__rounded(dz[0] * vg[0]);
+            if (gates > 1) back = dz[1] * vg[1] + back;
+            dc[q] = dct * f + back;
         }
     }
     SRU__EACH(q, nv, 4) {
         const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
         if (s->dc) sru__store_part(s->dc + i, dc[q], n);
-        sru__store_part(s->sums + i, dvf[q], n);
-        sru__store_part(s->sums + (size_t)gates * s->plane + i, dbf[q], n);
-        if (gates == 1) continue;
-        sru__store_part(s->sums + s->plane + i, dvr[q], n);
-        sru__store_part(s->sums + 3 * s->plane + i, dbr[q], n);
+        SRU__EACH(g, gates, 2) {
+            sru__store_part(s->sums + (size_t)g * s->plane + i, dv[g][q], n);
+            sru__store_part(s->sums + (size_t)(gates + g) * s->plane + i, db[g][q], n);
+        }
     }
 }
 
