@@ -6230,36 +6230,45 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     }
 }
 
-/* The same where only nr columns of each panel exist: then the tile's C is `t`, copied from C and
-   back, unless it is the first half of one panel. With plane 0 panels of C lie end to end, and only
-   the last is narrower. */
+/* Copies a tile of C to t, rows of SRU__NP_ONE panels, or back: nr columns of each panel. With plane
+   0 panels of C lie end to end, and only the last is narrower. */
+SRU__INLINE void SRU__FN(copy_tile)(float *t, float *c, size_t ldc, size_t plane, int rows,
+                                    int panels, int nr, const int back)
+{
+    const int runs = plane ? panels : 1;                /* of columns side by side */
+    const size_t bytes = 4 * (size_t)(nr + (panels - runs) * SRU__PANEL);
+    int i, j;
+    for (i = 0; i < rows; i++)
+        for (j = 0; j < runs; j++) {
+            float *in_t = t + (i * SRU__NP_ONE + j) * SRU__PANEL;
+            float *in_c = c + (size_t)i * ldc + (size_t)j * plane;
+            memcpy(back ? in_c : in_t, back ? in_t : in_c, bytes);
+        }
+}
+
+/* The tile where only nr columns of each panel exist: then its C is `t`, copied from C and back,
+   unless it is the first half of one panel. */
 SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels, size_t k,
                                const float *a, size_t row, size_t col, const float *const *b,
                                float *c, size_t ldc, size_t plane, int add, int mr, int nr,
                                uintptr_t ahead, size_t quarters)
 {
-    float t[SRU__MR * SRU__NP_ONE * SRU__PANEL];
-    const size_t ldt = SRU__NP_ONE * SRU__PANEL, apart = plane ? plane : SRU__PANEL;
-    const size_t bytes = 4 * (size_t)(nr + (plane ? 0 : (panels - 1) * SRU__PANEL));
     const int narrow = SRU__COLUMNS < SRU__PANEL && panels == 1 && nr <= SRU__COLUMNS;
     const int part = nr < (narrow ? SRU__COLUMNS : SRU__PANEL);
-    const int runs = plane ? panels : 1;                /* of columns side by side */
-    int i, j;
-    if (add && part) memset(t, 0, sizeof t);
-    for (i = 0; i < mr && add && part; i++)
-        for (j = 0; j < runs; j++)
-            memcpy(t + (size_t)i * ldt + j * SRU__PANEL,
-                   c + (size_t)i * ldc + (size_t)j * plane, bytes);
+    float t[SRU__MR * SRU__NP_ONE * SRU__PANEL], *to = part ? t : c;
+    const size_t ldt = part ? SRU__NP_ONE * SRU__PANEL : ldc;
+    const size_t apart = plane && !part ? plane : SRU__PANEL;
+    if (add && part) {
+        memset(t, 0, sizeof t);
+        SRU__FN(copy_tile)(t, c, ldc, plane, mr, panels, nr, 0);
+    }
     if (narrow)
-        SRU__FN(tile)(pairs, rows, SRU__COLUMNS / SRU__W, k, a, row, col, b, part ? t : c,
-                      part ? ldt : ldc, SRU__PANEL, add, mr, ahead, quarters);
+        SRU__FN(tile)(pairs, rows, SRU__COLUMNS / SRU__W, k, a, row, col, b, to, ldt, apart, add,
+                      mr, ahead, quarters);
     else
-        SRU__FN(tile)(pairs, rows, panels * SRU__VP, k, a, row, col, b, part ? t : c,
-                      part ? ldt : ldc, part ? SRU__PANEL : apart, add, mr, ahead, quarters);
-    for (i = 0; i < mr && part; i++)
-        for (j = 0; j < runs; j++)
-            memcpy(c + (size_t)i * ldc + (size_t)j * plane,
-                   t + (size_t)i * ldt + j * SRU__PANEL, bytes);
+        SRU__FN(tile)(pairs, rows, panels * SRU__VP, k, a, row, col, b, to, ldt, apart, add, mr,
+                      ahead, quarters);
+    if (part) SRU__FN(copy_tile)(t, c, ldc, plane, mr, panels, nr, 1);
 }
 
 /* A strip of `rows` rows, SRU__MR, 4, 2 or 1, of which mr exist, times any number of panels, while
@@ -6450,8 +6459,7 @@ SRU__INLINE void SRU__FN(row_lines)(const int panels, const int run, const int b
 SRU__INLINE void SRU__FN(row_floats)(const int panels, sru__vec *acc, const char *const *from,
                                      size_t k, const float *a)
 {
-    enum { ORDER = SRU__NP_ONE > 1 ? SRU__NP_ONE / 2 : 1,
-           OTHER = SRU__NP_ONE > 1 ? SRU__NP_ONE - 1 : 1 };
+    enum { ORDER = (SRU__NP_ONE + 1) / 2, OTHER = SRU__NP_ONE > 1 ? SRU__NP_ONE - 1 : 1 };
     const int runs = SRU__RUN <= 4 || k >= SRU__PAGE;
     size_t p = 0;
     for (; runs && k - p >= 2 * SRU__RUN; p += 2 * SRU__RUN) {
@@ -6509,14 +6517,12 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
         const int n = panels >= 2 * SRU__NP_ONE ? SRU__NP_ONE
                     : panels > SRU__NP_ONE ? (panels + 1) / 2 : panels;
         const int part = nr < SRU__PANEL && (plane || n == panels);
-        const int runs = plane ? n : 1;                 /* of columns side by side */
-        const size_t bytes = 4 * (size_t)(nr + (plane ? 0 : (n - 1) * SRU__PANEL));
         float t[SRU__NP_ONE * SRU__PANEL], *to = part ? t : c;
         const size_t wide = part ? SRU__PANEL : apart;
-        int j;
-        if (add && part) memset(t, 0, sizeof t);
-        for (j = 0; j < runs && add && part; j++)
-            memcpy(t + j * SRU__PANEL, c + (size_t)j * plane, bytes);
+        if (add && part) {
+            memset(t, 0, sizeof t);
+            SRU__FN(copy_tile)(t, c, 0, plane, 1, n, nr, 0);
+        }
 #define SRU__ROW(TYPE, N) \
         ((TYPE) == SRU_F32 ? SRU__FN(row_tile)(N, SRU_F32, k, a, b, to, wide, add) \
          : (TYPE) == SRU_BF16 ? SRU__FN(row_tile)(N, SRU_BF16, k, a, b, to, wide, add) \
@@ -6524,8 +6530,7 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
         if (n == SRU__NP_ONE && type == SRU_F32) SRU__FN(row_full)(k, a, b, to, wide, add);
         else SRU__KNOWN(SRU__ROW, type, SRU__NP_ONE);
 #undef SRU__ROW
-        for (j = 0; j < runs && part; j++)
-            memcpy(c + (size_t)j * plane, t + j * SRU__PANEL, bytes);
+        if (part) SRU__FN(copy_tile)(t, c, 0, plane, 1, n, nr, 1);
         b += n;
         c += (size_t)n * apart;
         panels -= n;
@@ -6817,7 +6822,6 @@ SRU__INLINE sru__vec SRU__FN(weigh)(float *s, const int n, float most, sru__vec 
 SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, float *most,
                                       float *total, float *sums, size_t wide)
 {
-    const size_t fours = keys / (4 * SRU__W) * (4 * SRU__W);
     for (; n; n--, s += SRU__KEYS, most++, total += SRU__PANEL, sums += wide) {
         sru__vec best = sru__zero() + SRU__HIDDEN, sum = sru__load(total);
         float now = *most, highest;
@@ -6831,7 +6835,8 @@ SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, flo
             sum = sum * by;
             now = *most = highest;
         }
-        for (at = 0; at < fours; at += 4 * SRU__W) sum = SRU__FN(weigh)(s + at, 4, now, sum);
+        for (at = 0; at + 4 * SRU__W <= keys; at += 4 * SRU__W)
+            sum = SRU__FN(weigh)(s + at, 4, now, sum);
         for (; at < keys; at += SRU__W) sum = SRU__FN(weigh)(s + at, 1, now, sum);
         sru__store(total, sum);
     }
