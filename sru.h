@@ -5803,12 +5803,12 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #else /* SRU__PASS */
 
 /* =================================================================================================
-   Kernels: arithmetic on one thread, written once, compiled for each instruction set in vectors of
-   its own width. In: SRU__ISA, its name; SRU__W, floats in a vector (1: plain C); SRU__MR rows (1,
-   2, 6 or 8) and SRU__NP panels (at most 3) of a full tile of the product; SRU__NP_TWO and
-   SRU__NP_ONE, the most panels of tiles of two rows and of one; why so many, see the product.
-   SRU__NP_ONE is 1, 2, 4 or 6, one less than a prime. If a full tile has one row, it is SRU__NP;
-   if two, SRU__NP_TWO is. */
+   Kernels: arithmetic on one thread, written once and compiled for each instruction set in vectors
+   of its own width. Each pass is given SRU__ISA, the name of its set; SRU__W, the floats in a
+   vector (1: plain C); SRU__MR rows (1, 2, 6 or 8) and SRU__NP panels (at most 3) of a full tile of
+   the product; SRU__NP_TWO and SRU__NP_ONE, the most panels of tiles of two rows and of one row.
+   The product says why. SRU__NP_ONE is 1, 2, 4 or 6, one less than a prime. If a full tile has one
+   row, SRU__NP_ONE is SRU__NP; if it has two, SRU__NP_TWO is SRU__NP. */
 
 #define SRU__GLUE_(a, b) a##b
 #define SRU__GLUE(a, b)  SRU__GLUE_(a, b)
@@ -5816,22 +5816,22 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__STR(a)      SRU__STR_(a)
 #define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
 #define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
-/* columns of the narrowest tile: half a panel, where that is vectors. Of plain sums gcc makes
-   vectors by itself, but not of so few */
+/* columns of the narrowest tile: half a panel, if that is whole vectors. In plain C it is a panel:
+   gcc makes vectors of so many sums by itself, but not of fewer */
 #define SRU__COLUMNS     (SRU__W == 1 || SRU__W == SRU__PANEL ? SRU__PANEL : SRU__PANEL / 2)
-#define SRU__RUN         (SRU__W > 1 ? SRU__W : 4)  /* lines of a panel in one go, for one row */
-/* F(x, n), where the compiler knows n: 1 ... most */
+#define SRU__RUN         (SRU__W > 1 ? SRU__W : 4)  /* lines of a panel at a time, for one row */
+/* F(x, n) for n from 1 to most, with n as a constant */
 #define SRU__KNOWN(F, x, most) \
     ((most) == 1 || n == 1 ? F(x, 1) : (most) == 2 || n == 2 ? F(x, 2) \
      : (most) == 3 || n == 3 ? F(x, 3) : (most) == 4 || n == 4 ? F(x, 4) \
      : n == 5 ? F(x, 5) : F(x, 6))
 #define SRU__LOADS       (SRU__W == 16 ? SRU__NP_ONE : 1)   /* before sums, if registers suffice */
-/* i = 0 ... n-1, unrolled; n becomes known by inlining, `most` is known from the start: only then
-   does clang unroll early enough to keep arrays in registers */
+/* i = 0 ... n-1, unrolled. n is known only after inlining, but `most` from the start: without it,
+   clang would unroll too late to keep arrays in registers */
 #define SRU__EACH(i, n, most) SRU__UNROLL for (i = 0; i < (most); i++) if (i < (n))
 
-/* In this part sru__vec is a vector of floats, sru__loose one that lies anywhere in memory,
-   sru__mask the outcome of comparing two. */
+/* In this part, sru__vec is a vector of floats, sru__loose a vector at any address in memory, and
+   sru__mask the result of comparing two vectors. */
 #define sru__vec         SRU__FN(vec)
 #define sru__loose       SRU__FN(loose)
 #define sru__mask        SRU__FN(mask)
@@ -5886,8 +5886,8 @@ SRU__INLINE sru__vec sru__zero(void) { sru__vec v; memset(&v, 0, sizeof v); retu
 SRU__INLINE sru__vec sru__load(const float *p) { return *(const sru__loose *)p; }
 SRU__INLINE void sru__store(float *p, sru__vec v) { *(sru__loose *)p = v; }
 
-/* Where a row of n values is no multiple of a vector, its last vector ends where the row ends; only
-   so many lanes of it are new, and set here. A row shorter than a vector is its first lanes. */
+/* Which lanes of a row's last vector are new, if its n values are not whole vectors: it ends where
+   the row ends and overlaps the vector before. A row shorter than a vector fills n lanes. */
 SRU__INLINE sru__mask SRU__FN(fresh)(size_t n)
 {
     static const int32_t number[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
@@ -5896,8 +5896,8 @@ SRU__INLINE sru__mask SRU__FN(fresh)(size_t n)
     return n < SRU__W ? lane < (int)n : lane >= (int)(SRU__W - n % SRU__W);
 }
 
-/* The first n of a vector's lanes; the others are 0. To gather them in memory would be slow: what
-   was written in pieces is not read at once. */
+/* Loads the first n lanes of a vector; the others are 0. Collecting them in memory would be slow:
+   the processor has to wait before it reads as a whole what was written in pieces. */
 SRU__INLINE sru__vec sru__load_part(const float *p, size_t n)
 {
     if (n < SRU__W) {
@@ -5928,16 +5928,16 @@ SRU__INLINE void sru__store_part(float *p, sru__vec v, size_t n)
         }
 }
 
-/* A product that is rounded before it is added: whether gcc fuses one that is used twice depends on
-   the branches around it, and with these on how many vectors are side by side. */
+/* A product that is rounded before it is added. If a product is used twice, whether gcc fuses it
+   depends on the branches around it, and so on how many vectors are side by side. */
 SRU__INLINE sru__vec sru__rounded(sru__vec x)
 {
     SRU__ROUND(x);
     return x;
 }
 
-/* One of n sums side by side. Tuned for some processors (-march=native), since 14 in any case, gcc
-   does not fuse products with a sum that is alone; so it must not see that it is one. */
+/* One of n sums side by side. When gcc tunes for some processors (-march=native), and always since
+   gcc 14, it does not fuse products with a sum that is alone; so it must not see that one is. */
 SRU__INLINE sru__vec sru__one_of(const int n, sru__vec sum)
 {
     if (n == 1) SRU__ROUND(sum);
@@ -5949,8 +5949,8 @@ SRU__INLINE sru__vec sru__abs(sru__vec x)
     return sru__from_bits(sru__to_bits(x) & 0x7fffffffu);
 }
 
-/* The smaller and the larger of two; x where it is not a number. With -ffast-math gcc 14 takes any
-   scalar for a number, and clang without float_control any vector: then the bits tell. */
+/* The smaller and the larger of two; x if x is NaN. With -ffast-math, gcc 14 takes any scalar for a
+   number, and clang without float_control any vector: then the bits of x are tested. */
 #ifndef SRU__MIN
 #if SRU__W == 1 || (defined(__clang__) && __FINITE_MATH_ONLY__)
 #define SRU__IF_NUMBER(x, yes) (((sru__to_bits(x) & 0x7fffffffu) <= 0x7f800000u) & (yes))
@@ -5963,8 +5963,8 @@ SRU__INLINE sru__vec sru__abs(sru__vec x)
 SRU__INLINE sru__vec sru__smaller(sru__vec a, sru__vec x) { return SRU__MIN(a, x); }
 SRU__INLINE sru__vec sru__larger(sru__vec a, sru__vec x) { return SRU__MAX(a, x); }
 
-/* The sum of all lanes, or the highest, by halves: vectors of four as long as there are so many,
-   for one lane after another is five times as slow. */
+/* The sum of all lanes, or the highest lane, by halving: in vectors of four while there are enough
+   lanes, because one lane after another is five times as slow. */
 SRU__INLINE float SRU__FN(fold)(sru__vec v, const int highest)
 {
     float lane[SRU__W];
@@ -6000,8 +6000,8 @@ SRU__INLINE float SRU__FN(fold)(sru__vec v, const int highest)
 SRU__INLINE float sru__sum(sru__vec v) { return SRU__FN(fold)(v, 0); }
 SRU__INLINE float sru__highest(sru__vec v) { return SRU__FN(fold)(v, 1); }
 
-/* 1/x for x from 1 to 8.5e37. A division of 16 floats takes twice as long as one of 8: where the
-   processor guesses 14 bits, one of Newton's steps is as exact, and there sooner. */
+/* 1/x for x from 1 to 8.5e37. Dividing 16 floats takes twice as long as dividing 8: where the
+   processor can guess 14 bits of the result, one Newton step makes it as exact in less time. */
 SRU__INLINE sru__vec sru__inverse(sru__vec x)
 {
 #ifdef SRU__GUESS
@@ -6012,9 +6012,9 @@ SRU__INLINE sru__vec sru__inverse(sru__vec x)
 #endif
 }
 
-/* x = exp(sign*x) + plus for n vectors, a step for all before the next step: each is a chain of
-   dependent operations, and side by side they keep the processor busy. exp has a relative error
-   below 1.2e-7 from -87.33 to 87.33; beyond, it is what it is there. NaN stays NaN. */
+/* x = exp(sign*x) + plus for n vectors. Each step is done for all vectors before the next: steps of
+   one vector wait for one another, but several vectors keep the processor busy. exp has a relative
+   error below 1.2e-7 from -87.33 to 87.33; beyond, it keeps its value there. NaN stays NaN. */
 SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const float plus)
 {
     /* exp(r) for |r| <= ln 2 / 2, with a relative error below 4.3e-9 */
@@ -6025,12 +6025,12 @@ SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const flo
     int i, p;
     SRU__EACH(i, n, MOST) {
         x[i] = sru__smaller(sru__zero() + 87.33f, sru__larger(sru__zero() - 87.33f, x[i]));
-        /* sign*x = k ln 2 + r. Floats at 1.5*2^23 are 1 apart: adding it rounds to k, and 127 more
-           leave in the low bits the exponent of 2^k */
+        /* sign*x = k ln 2 + r. Near 1.5*2^23 floats are 1 apart, so adding that rounds to k; adding
+           127 more leaves the exponent of 2^k in the low bits */
         t[i] = x[i] * (sign * 1.44269504f) + 12583039.0f;
 #if SRU__W > 1
         k = t[i] - 12583039.0f;
-#else       /* x87 may know more of t than its 32 bits: only these are whole */
+#else       /* x87 may hold more of t than its 32 bits, and only these are a whole number */
         k = sru__from_ints((sru__mask)(sru__to_bits(t[i]) - 0x4b40007fu));
 #endif
         r[i] = x[i] * sign - k * 0.693359375f;
@@ -6041,7 +6041,7 @@ SRU__INLINE void sru__exps(const int n, sru__vec *x, const float sign, const flo
     for (p = 0; p < 6; p++) {
         SRU__EACH(i, n, MOST) y[i] = y[i] * r[i] + coefficient[p];
     }
-    SRU__EACH(i, n, MOST)    /* multiplying keeps a NaN in y what it is */
+    SRU__EACH(i, n, MOST)    /* a NaN in y stays NaN when it is multiplied */
         x[i] = y[i] * sru__from_bits(sru__to_bits(t[i]) << 23) + plus;
 }
 
@@ -6061,14 +6061,14 @@ SRU__INLINE sru__vec sru__tanh(sru__vec x)
     return sru__select(a < sru__zero() + 0.625f, little, big);
 }
 
-/* sqrt(x) for x >= 0, or its inverse: guessed from the bits, then three of Newton's steps, which
-   would make NaN of infinity. */
+/* sqrt(x) for x >= 0, or its inverse: a guess from the bits, then three Newton steps, which would
+   turn infinity into NaN. */
 SRU__INLINE sru__vec sru__root(sru__vec x, const int inverse)
 {
     sru__vec y;
     x = sru__smaller(sru__zero() + 3.4e38f, x);
     y = sru__from_bits(0x5f375a86u - (sru__to_bits(x) >> 1));
-    /* half of y: that of the least x would count as 0 */
+    /* y is halved, not x: half of the least x would count as 0 */
     y = y * (1.5f - x * y * (y * 0.5f));
     y = y * (1.5f - x * y * (y * 0.5f));
     y = y + y * (0.5f - x * y * (y * 0.5f));
@@ -6077,12 +6077,12 @@ SRU__INLINE sru__vec sru__root(sru__vec x, const int inverse)
 
 /* ---- the product -------------------------------------------------------------------------------
 
-   C = A B, or C += A B. B is packed in panels of 16 columns: for each k a line of 16 floats, 64
-   bytes, a line of the cache; so a panel is read from front to back. A tile is some rows of C by
-   one panel or a few. Its sums stay in registers while k runs: each k takes a line of each panel
-   and a number of each row, and uses each of these for all rows, or all panels. A full tile fills
-   the registers. One of fewer rows has more panels, if it can: a sum waits for the one before it in
-   its chain, and it takes many chains to keep the processor busy.
+   C = A B, or C += A B. B is packed in panels of 16 columns. For each k, a panel has a line of 16
+   floats: 64 bytes, a line of the cache. So it is read from front to back. A tile is a few rows of
+   C by one or more panels. Its sums stay in registers while k runs. For each k, it loads one line
+   of each panel, used for all rows, and one number of each row, used for all panels. A full tile
+   fills the registers. A tile of fewer rows has more panels if possible: each sum is a chain of
+   additions that wait for one another, and it takes many chains to keep the processor busy.
 
                        full tile     registers                  two rows    one row
        avx512          8 rows x 3    24 sums + 3 of B, of 32    3 panels    6 panels
@@ -6091,14 +6091,14 @@ SRU__INLINE sru__vec sru__root(sru__vec x, const int inverse)
        sse2            2 rows x 1     8 sums + 4 of B, of 16    1           2
        scalar          1 row  x 1    16 sums                    -           1
 
-   product() is called for a strip, the rows of a tile; strip() cuts its panels into tiles; edge()
-   sees to columns that do not exist; tile() is the loop over k, and step() one of its sums. */
+   product() is called for a strip, which has the rows of a tile. strip() divides its panels into
+   tiles, edge() handles columns that do not exist, tile() loops over k, step() adds one term. */
 
 #ifdef SRU__DOT
-/* Words of two bfloat16, of values that follow one another along k, the first of them in the lower
-   half; 0 beside a last one. Element (i,p) is a[i*row + p*col]; its word is in out[i*ldo + p/2] if
-   col is 1, else row is, and it is in out[p/2*ldo + i]. What is needed after the next SRU__NEAR
-   lines is fetched. */
+/* Rounds values to bfloat16 and packs two that follow one another along k into a word, the first in
+   the lower half; the last of an odd k is packed with 0. Element (i,p) is a[i*row + p*col]. If col
+   is 1, its word is out[i*ldo + p/2]; otherwise row is 1, and its word is out[p/2*ldo + i]. What is
+   needed after the next SRU__NEAR lines is fetched. */
 static void SRU__FN(pairs)(float *out, size_t ldo, const float *a, size_t n, size_t row, size_t col,
                            size_t k)
 {
@@ -6127,7 +6127,7 @@ static void SRU__FN(pairs)(float *out, size_t ldo, const float *a, size_t n, siz
 }
 #endif
 
-/* acc + a b: of floats; or of pairs of bfloat16, whose words stand in the place of floats. */
+/* acc + a b, of floats or of pairs of bfloat16, whose words are passed in the place of floats. */
 SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__vec b)
 {
 #ifdef SRU__DOT
@@ -6147,16 +6147,16 @@ SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__
     return a * b + acc;
 }
 
-/* One tile of C = A B, or of C += A B where `add`: `rows` rows by `vectors` vectors of columns,
-   whole panels or the first vectors of one. Element (i,p) of A is a[i*row + p*col]. b[j] is panel
-   j, k lines of 16. Row i of panel j of C is at c + i*ldc + j*plane. (With `pairs` each float of A
-   and B stands for a word of two values, and k counts these.) Each element of C is one chain of
-   sums, k ascending, taken up from C itself: however the work is cut, the bits are the same. If
-   only mr of the rows exist, some are computed twice, and stored twice.
-   On the way it fetches into the cache what is needed next, a few lines at a time, for of many at
-   once the processor drops some: `quarters` quarters of a panel from address `ahead` on, unless
-   that is 0; and where vectors are wide the tile of C below, whose 24 lines at once would hold up
-   those of B. */
+/* One tile of C = A B, or of C += A B if `add`: `rows` rows by `vectors` vectors of columns, which
+   are whole panels or the first vectors of one. Element (i,p) of A is a[i*row + p*col]. b[j] is
+   panel j, k lines of 16. Row i of panel j of C is at c + i*ldc + j*plane. (If `pairs`, each float
+   of A and B is a word of two values, and k counts words.) Each element of C is one chain of sums
+   in ascending k, which with `add` begins with C itself: so the bits do not depend on how the work
+   is divided. If only mr of the rows exist, some are computed and stored twice.
+   Meanwhile the tile fetches into the cache what is needed next, a few lines at a time, because the
+   processor drops some if there are many at once: `quarters` quarters of a panel from address
+   `ahead`, unless it is 0; and, if vectors are wide, the tile of C below, whose 24 lines at once
+   would delay those of B. */
 SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vectors, size_t k,
                                const float *a, size_t row, size_t col, const float *const *b,
                                float *c, size_t ldc, size_t plane, int add, int mr,
@@ -6168,15 +6168,15 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
     const float *bp[SRU__NP_ONE], *quad[QUADS];
     size_t first[QUADS], at[4];
-    /* rows of C that are fetched meanwhile, by the ends of panels, for where lines begin elsewhere
-       the panels before brought the first; where rows are near, they are in the cache */
+    /* rows of C to fetch, each at the end of its panel: if a panel begins within a cache line, the
+       panel before has brought that line. Rows that are close together are in the cache already */
     const size_t fetched = SRU__W == 16 && rows > 1 && ldc > 16 * SRU__PANEL ? (unsigned)rows : 0;
     const size_t stride = ahead ? SRU__STRIDE / quarters : fetched ? SRU__STRIDE : k;
     size_t p, end, line = 0;
     int i, j;
     SRU__EACH(j, panels, SRU__NP_ONE) bp[j] = b[j];
-    /* row i of the tile is row first[i/4] + at[i%4] of A and C. Of four where three exist, the last
-       is the third again; of more, the second quad ends with the last row that exists */
+    /* row i of the tile is row first[i/4] + at[i%4] of A and C. If only three of four rows exist,
+       the last is the third again; of more, the second quad ends with the last row that exists */
     SRU__EACH(i, rows < 4 ? rows : 4, 4)
         at[i] = (size_t)(rows == 4 && i == mr ? i - 1 : i);
     SRU__EACH(i, (rows + 3) / 4, QUADS) {
@@ -6190,8 +6190,8 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
                                     + (size_t)(j / SRU__VP) * plane
                                     + (size_t)(j % SRU__VP) * SRU__W);
     }
-    if (!ahead) ahead = (uintptr_t)b[0];    /* what is read anyway: no condition in the loop */
-    /* `stride` of k at a time, each with the same 8 lines, a quarter of SRU__STRIDE lines of B */
+    if (!ahead) ahead = (uintptr_t)b[0];    /* read anyway, so the loop needs no condition */
+    /* `stride` of k at a time; each time fetches 8 lines, a quarter of SRU__STRIDE lines of B */
     for (p = 0; p < k; ahead += SRU__STRIDE * SRU__PANEL) {
         end = sru__min(k, p + stride);
         SRU__UNROLL
@@ -6201,7 +6201,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
             SRU__EACH(j, panels, SRU__NP_ONE)
                 SRU__PREFETCH((uintptr_t)c + 4 * ((fetched + line) * ldc + (size_t)j * plane) + 63);
         }
-        SRU__UNROLL_4               /* or counting takes up to a tenth of the time */
+        SRU__UNROLL_4               /* otherwise counting takes up to a tenth of the time */
         for (; p < end; p++) {
             SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
                 bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL
@@ -6215,12 +6215,12 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
             SRU__EACH(i, (rows + 3) / 4, QUADS) {
                 quad[i] += col;
 #if defined(__clang__) && defined(__x86_64__)
-                SRU__ANEW(quad[i]);     /* or an address is kept for each row of four steps */
+                SRU__ANEW(quad[i]);     /* or clang keeps an address for each row of four steps */
 #endif
             }
         }
     }
-    SRU__ANEW(c);               /* or the addresses from above are kept in memory until here */
+    SRU__ANEW(c);               /* or the addresses used above are kept in memory until here */
     SRU__ANEW(ldc);
     SRU__ANEW(plane);
     SRU__EACH(i, rows, SRU__MR) {
@@ -6230,8 +6230,8 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     }
 }
 
-/* Copies a tile of C to t, rows of SRU__NP_ONE panels, or back: nr columns of each panel. With plane
-   0 panels of C lie end to end, and only the last is narrower. */
+/* Copies nr columns of each panel of a tile from C to t, whose rows have room for SRU__NP_ONE
+   panels, or back. If plane is 0, panels of C lie end to end, and only the last is narrower. */
 SRU__INLINE void SRU__FN(copy_tile)(float *t, float *c, size_t ldc, size_t plane, int rows,
                                     int panels, int nr, const int back)
 {
@@ -6246,8 +6246,8 @@ SRU__INLINE void SRU__FN(copy_tile)(float *t, float *c, size_t ldc, size_t plane
         }
 }
 
-/* The tile where only nr columns of each panel exist: then its C is `t`, copied from C and back,
-   unless it is the first half of one panel. */
+/* A tile with only nr columns of each panel. It is computed in t, copied from C and back, unless
+   the columns are whole panels or the first half of one. */
 SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels, size_t k,
                                const float *a, size_t row, size_t col, const float *const *b,
                                float *c, size_t ldc, size_t plane, int add, int mr, int nr,
@@ -6271,8 +6271,8 @@ SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels
     if (part) SRU__FN(copy_tile)(t, c, ldc, plane, mr, panels, nr, 1);
 }
 
-/* A strip of `rows` rows, SRU__MR, 4, 2 or 1, of which mr exist, times any number of panels, while
-   tile j fetches so many quarters of a panel from ahead[j] on, if not 0; see above. */
+/* A strip of `rows` rows (SRU__MR, 4, 2 or 1), of which mr exist, times any number of panels. Tile
+   j fetches `quarters` quarters of a panel from address ahead[j], unless it is 0; see above. */
 SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_t row, size_t col,
                                 int rows, const float *const *b, int panels, float *c, size_t ldc,
                                 size_t plane, int add, int mr, int nr, const uintptr_t *ahead,
@@ -6281,12 +6281,12 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
     const size_t apart = plane ? plane : SRU__PANEL;
     const int most = rows == 1 ? SRU__NP_ONE : rows == 2 ? SRU__NP_TWO : SRU__NP;
     while (panels > 0) {
-        /* the last two are halves: 2 and 2 keep more sums in flight than 3 and 1 */
+        /* the last two tiles are halves: 2 and 2 keep more sums in flight than 3 and 1 */
         const int n = panels >= 2 * most ? most : panels > most ? (panels + 1) / 2 : panels;
         const int cut = plane || n == panels ? nr : SRU__PANEL;
         const uintptr_t from = quarters ? *ahead++ : 0;
         int i, j;
-        /* the tile below is likely to be the next; wide ones fetch it themselves, bit by bit */
+        /* the tile below is probably the next; with wide vectors tile() fetches it bit by bit */
         for (i = 0; SRU__W < 16 && i < mr && rows > 1 && ldc > 16 * SRU__PANEL; i++)
             for (j = 0; j < n; j++)
                 SRU__PREFETCH((uintptr_t)c + ((size_t)(rows + i) * ldc + (size_t)j * apart) * 4);
@@ -6309,8 +6309,8 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                              int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
 {
-    /* five and six rows in two turns: vectors of 16 take longer to multiply than to load again, but
-       for the few sums of a single panel, which wait for one another */
+    /* five or six rows are computed in two turns, because vectors of 16 take longer to multiply
+       than to load again; but not with a single panel, whose few sums wait for one another */
     if (SRU__W == 16 && rows == SRU__MR && panels > 1 && (mr == 5 || mr == 6)) {
         SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead,
                          quarters);
@@ -6335,14 +6335,14 @@ static void SRU__FN(product_bf16)(size_t k, const float *a, size_t row, size_t c
 
 /* ---- one row times packed weights, and weights in fewer bits --------------------------------- */
 
-/* Value r of each 32-bit word: one of two bfloat16, or of four bytes (Q8), moved to the word's
-   upper end. The bits of the values before it stay behind it; sru__pack_lane() allows for them. A
-   byte b comes as about b*2^24, not multiplied by the scale of its unit: callers see to both. */
+/* Value r of each 32-bit word, which holds two bfloat16 or four bytes (Q8), moved to the upper end
+   of the word. The bits of the values before r stay below it; sru__pack_lane() allows for them. A
+   byte b becomes about b*2^24, without the scale of its unit: callers take care of both. */
 SRU__INLINE sru__vec SRU__FN(value)(sru__bits x, sru_type type, const int r)
 {
     if (type == SRU_BF16) return sru__from_bits(r ? x : x << 16);
 #ifdef SRU__BYTES
-    if (r < 3) {                /* the same where shifts are dear: where each byte comes from */
+    if (r < 3) {        /* the same where shifts are slow: `which` says where a byte comes from */
         uint32_t four[4];
         sru__bits which;
         unsigned i;
@@ -6359,14 +6359,14 @@ SRU__INLINE sru__bits SRU__FN(load_bits)(const char *p)
 {
 #if SRU__W > 1
     return (sru__bits)sru__load((const float *)(const void *)p);
-#else       /* through a float x87 would change those of a NaN */
+#else       /* loaded as a float on x87, the bits of a NaN would change */
     sru__bits x;
     memcpy(&x, p, sizeof x);
     return x;
 #endif
 }
 
-/* Rows p0 ... p0+k-1 of a panel as floats; of Q8 2^24 times as large, and without the scale. */
+/* Lines p0 ... p0+k-1 of a panel as floats; those of Q8 are 2^24 times as large, without scale. */
 static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k)
 {
     const size_t each = sru__per_lane(type);
@@ -6375,7 +6375,7 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
     size_t p, v;
     for (p = 0; p < k; p += each, from += 64) {
         float *to = k - p < each ? last : out + p * SRU__PANEL;
-        SRU__PREFETCH((uintptr_t)from + 4096);      /* from memory 0.8 of the time */
+        SRU__PREFETCH((uintptr_t)from + 4096);      /* 0.8 of the time, if it is in memory */
         for (v = 0; v < SRU__PANEL; v += SRU__W) {
             const sru__bits x = SRU__FN(load_bits)(from + 4 * v);
             sru__vec w;
@@ -6389,9 +6389,9 @@ static void SRU__FN(unpack)(float *out, const void *panel, sru_type type, size_t
     }
 }
 
-/* acc[j] += a[r] * value r of the words of vector j, for r = 0, 1 (BF16) or 0 ... 3 (Q8): one line
-   of each panel, 16 words at `at` bytes, which hold two or four values of k, times the numbers of
-   the row for these. */
+/* acc[j] += a[r] * value r of the words of vector j, for r = 0, 1 (BF16) or 0 ... 3 (Q8). So one
+   line of each panel, 16 words at byte `at` that hold the values of two or four k, is multiplied by
+   the numbers of the row for these k. */
 SRU__INLINE void SRU__FN(row_step)(const int panels, sru_type type, sru__vec *acc,
                                    const char *const *from, size_t at, const float *a)
 {
@@ -6414,7 +6414,7 @@ SRU__INLINE void SRU__FN(row_step)(const int panels, sru_type type, sru__vec *ac
     }
 }
 
-/* All words of panels side by side times a row. */
+/* A whole row times panels of words side by side. */
 SRU__INLINE void SRU__FN(row_words)(const int panels, sru_type type, sru__vec *acc,
                                     const char *const *from, size_t k, const float *a)
 {
@@ -6429,9 +6429,9 @@ SRU__INLINE void SRU__FN(row_words)(const int panels, sru_type type, sru__vec *a
     }
 }
 
-/* acc += a[i] * line i of each panel, for `run` lines i = p, p+1, ...: all of one panel, then all
-   of the next. Turn g is that of panel j where j+1 = g*by modulo SRU__NP_ONE+1, a prime: so each
-   panel has one turn. */
+/* acc += a[i] * line i of each panel, for `run` lines i = p, p+1, ...: all lines of one panel, then
+   all of another. Turn g takes the panel j with j+1 = g*by modulo SRU__NP_ONE+1: since that is a
+   prime, each panel has one turn. */
 SRU__INLINE void SRU__FN(row_lines)(const int panels, const int run, const int by, sru__vec *acc,
                                     const char *const *from, size_t p, const float *a)
 {
@@ -6450,12 +6450,12 @@ SRU__INLINE void SRU__FN(row_lines)(const int panels, const int run, const int b
     }
 }
 
-/* All floats of panels side by side times a row. Long runs of lines come sooner, but panels shorter
-   than a page are in the first-level cache. The first lines of their next pages are not fetched: it
-   would take longer where all panels have more than 12 MB. Two orders of the panels in turn; of
-   three panels and more neither is from the first to the last: in the same order over and over,
-   lines from the second-level cache come at half its rate on Zen 5, and all takes up to 1.3 times
-   as long. */
+/* A whole row times panels of floats side by side. Long runs of lines load faster, but panels
+   shorter than a page are in the first-level cache. The first lines of the next pages are not
+   fetched: that takes longer if all panels together have more than 12 MB. Runs alternate between
+   two orders of the panels, and of three or more panels neither order is from first to last. If the
+   order were always the same, Zen 5 would load lines from the second-level cache at half its rate,
+   and everything would take up to 1.3 times as long. */
 SRU__INLINE void SRU__FN(row_floats)(const int panels, sru__vec *acc, const char *const *from,
                                      size_t k, const float *a)
 {
@@ -6474,9 +6474,9 @@ SRU__INLINE void SRU__FN(row_floats)(const int panels, sru__vec *acc, const char
         SRU__FN(row_lines)(panels, 1, 1, acc, from, p, a);
 }
 
-/* One row times panels side by side, unpacked on the way. The bits are those of unpack and
-   product: the same sums in the same order. Q8 never adds: its sums have no scale yet. Panels of C
-   are `apart` floats from one another. */
+/* One row times panels side by side, unpacked on the way. The bits are those of unpack() and
+   product(): the same sums in the same order. Q8 never adds to C, for its sums have no scale yet.
+   Panels of C are `apart` floats from one another. */
 SRU__INLINE void SRU__FN(row_tile)(const int panels, sru_type type, size_t k, const float *a,
                                    const float *const *b, float *c, size_t apart, int add)
 {
@@ -6500,8 +6500,8 @@ SRU__INLINE void SRU__FN(row_tile)(const int panels, sru_type type, size_t k, co
     }
 }
 
-/* The most common one, compiled alone: among the others gcc keeps its addresses in memory, and a
-   step of 128 units takes 1.04 times as long. */
+/* The most common tile, compiled by itself: among the others gcc keeps its addresses in memory, and
+   a step of 128 units takes 1.04 times as long. */
 static SRU__ALONE void SRU__FN(row_full)(size_t k, const float *a, const float *const *b, float *c,
                                          size_t apart, int add)
 {
@@ -6513,7 +6513,7 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
 {
     const size_t apart = plane ? plane : SRU__PANEL;
     while (panels > 0) {
-        /* the last two are halves: few sums wait for one another */
+        /* the last two tiles are halves, because few sums would wait for one another */
         const int n = panels >= 2 * SRU__NP_ONE ? SRU__NP_ONE
                     : panels > SRU__NP_ONE ? (panels + 1) / 2 : panels;
         const int part = nr < SRU__PANEL && (plane || n == panels);
@@ -6539,16 +6539,16 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
 
 /* ---- the scan -------------------------------------------------------------------------------- */
 
-/* Rows of u are far apart, too far for the processor to foresee the next: they are fetched while it
-   works on the rows before. */
+/* Rows of u are too far apart for the processor to foresee the next: each is fetched while the rows
+   before it are computed. */
 SRU__INLINE void SRU__FN(fetch)(const float *p)
 {
     int i;
     for (i = 0; i < 4 * SRU__W; i += 16) SRU__PREFETCH(p + i);
 }
 
-/* Of nv vectors of units side by side, the last of which has `last` units: v and bias b of each of
-   the gates, f and r; keep, the factors of c; and c before the first step. */
+/* For nv vectors of units side by side, of which the last has `last` units: v and bias b of each
+   gate (0 is f, 1 is r); keep, the factors of c; and c before the first step. */
 SRU__INLINE void SRU__FN(scan_load)(const sru__scan_job *s, const int gates, size_t at,
                                     const int nv, size_t last, sru__vec (*v)[4], sru__vec (*b)[4],
                                     sru__vec *keep, sru__vec *c)
@@ -6566,15 +6566,15 @@ SRU__INLINE void SRU__FN(scan_load)(const sru__scan_job *s, const int gates, siz
     }
 }
 
-/* v of a gate in one step: vt, unless NULL, is added. */
+/* v of a gate in one step: vt is added, unless it is NULL. */
 SRU__INLINE sru__vec SRU__FN(scan_v)(sru__vec v, const float *vt, size_t at, size_t n)
 {
     return vt ? v + sru__load_part(vt + at, n) : v;
 }
 
-/* 1/f and 1/r of a step from c before it; of u's last vector u_last units may be read. What is
-   loaded comes before what is multiplied and added: gcc would not fuse these around the branches of
-   a part's load, and bits would depend on where a block ends. */
+/* z = 1/f and 1/r of one step; c is the state before it. Of u's last vector, u_last units may be
+   read. A gate's loads come before its product and sum: gcc would not fuse these across branches
+   that load a part of a vector, and then bits would depend on where a block ends. */
 SRU__INLINE void SRU__FN(scan_gates)(const sru__scan_job *s, const int gates, const int nv,
                                      size_t last, size_t u_last, const float *u, const float *vt,
                                      sru__vec (*v)[4], sru__vec (*b)[4], const sru__vec *c,
@@ -6593,7 +6593,7 @@ SRU__INLINE void SRU__FN(scan_gates)(const sru__scan_job *s, const int gates, co
     sru__exps(gates * nv, z, -1, 1);
 }
 
-/* u3 where K is 4, else scale_x*x, or 0 without x. */
+/* The skip term: u3 if K is 4; otherwise scale_x*x, or 0 without x. */
 SRU__INLINE sru__vec SRU__FN(scan_skip)(const sru__scan_job *s, const float *u, size_t un,
                                         const float *x, size_t n, size_t i)
 {
@@ -6601,16 +6601,15 @@ SRU__INLINE sru__vec SRU__FN(scan_skip)(const sru__scan_job *s, const float *u, 
     return x ? sru__rounded(sru__load_part(x + i, n) * s->scale_x) : sru__zero();
 }
 
-/* The T steps of these units. For each unit, where u0, u1, u2, u3 are its values in the K planes of
-   u, and sigmoid(z) = 1/(1 + exp(-z)):
+/* All T steps of these units, with u0 ... u3 from the K planes of u, sigmoid(z) = 1/(1 + exp(-z)):
 
-       f = sigmoid(u1 + (vf + vft)*c + bf)         vft, vrt: of this step, from vt
-       r = sigmoid(u2 + (vr + vrt)*c + br)         with one gate (K = 2) r is 1
+       f = sigmoid(u1 + (vf + vft)*c + bf)         vft and vrt: from vt, for this step
+       r = sigmoid(u2 + (vr + vrt)*c + br)         with one gate (K = 2), r is 1
        c = (c - u0)*f + u0
-       h = (g(c) - skip)*r*keep + skip             skip: u3 where K is 4, else scale_x*x or 0
+       h = (g(c) - skip)*r*keep + skip
 
-   With two gates g(c) is c or tanh(c). With one it is max(0,c), and h = g(c)*keep + skip. A padded
-   step leaves c and has h = 0. */
+   With two gates, g(c) is c or tanh(c). With one gate it is max(0,c), and h = g(c)*keep + skip. A
+   padded step leaves c as it is and sets h = 0. */
 SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, size_t at,
                                        const int nv, size_t last)
 {
@@ -6621,7 +6620,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
     ptrdiff_t t;
     int q;
     SRU__FN(scan_load)(s, gates, at, nv, last, v, b, keep, c);
-    SRU__EACH(q, 2 * nv, 8) z[q] = one;     /* or gcc -Os warns that padding leaves them unset */
+    SRU__EACH(q, 2 * nv, 8) z[q] = one;     /* or gcc -Os warns that padding leaves z unset */
     for (t = 0; t < T; t++) {
         const float *u = s->u + t * s->u_step + at;
         const float *x = s->x ? s->x + t * s->step + at : NULL;
@@ -6662,7 +6661,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
 
 SRU__INLINE void SRU__FN(scan_units)(const sru__scan_job *s, const int gates)
 {
-    const int any = SRU__W > 1;                 /* what is left in one go, not vector by vector */
+    const int any = SRU__W > 1;                 /* the rest at once, not vector by vector */
     size_t at, nv, last;
     for (at = 0; at < s->n; at += nv * SRU__W) {
         const size_t left = s->n - at;
@@ -6683,9 +6682,9 @@ static void SRU__FN(scan_forward)(const sru__scan_job *s)
 }
 
 #ifndef SRU_NO_BACKWARD
-/* The gradients, from the last step to the first; pointers are those of the first. `was` is the
-   state before a step, dc the gradient of the state after it, and then of the one before. One
-   product in each sum: of two, gcc might fuse now this, now that one. */
+/* The gradients, from the last step to the first; pointers are those of the first step. `was` is
+   the state before a step; dc is the gradient of the state after it, then of the state before it.
+   Each sum has only one product: of two, gcc would sometimes fuse one and sometimes the other. */
 SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const int gates, size_t at,
                                                 const int nv, size_t last)
 {
@@ -6744,7 +6743,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
             skip = SRU__FN(scan_skip)(s, u, n, x, n, i);
             dht = sru__load_part(dh + i, n);
 
-            /* forward: h = (y - skip)*r*keep + skip, r = sigmoid(zr); of one gate y*keep + skip */
+            /* forward: h = (y - skip)*r*keep + skip, r = sigmoid(zr); one gate: y*keep + skip */
             dy = sru__rounded(dht * keep[q] * r);
             dz[1] = dht * keep[q] * (y - skip) * r * (one - r);
             ds = gates > 1 ? dht - dy : dht;
@@ -6798,8 +6797,8 @@ static void SRU__FN(scan_backward)(const sru__scan_job *s)
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* n vectors of one query's scores become weights exp(score - most), hidden ones 0, which are added
-   to the sum. */
+/* Turns n vectors of one query's scores into weights exp(score - most), or 0 where the score is
+   hidden, and adds them to the sum. */
 SRU__INLINE sru__vec SRU__FN(weigh)(float *s, const int n, float most, sru__vec sum)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
@@ -6815,10 +6814,10 @@ SRU__INLINE sru__vec SRU__FN(weigh)(float *s, const int n, float most, sru__vec 
     return sum;
 }
 
-/* The first `keys` scores, whole panels of them, of each of n queries, SRU__KEYS apart, become
-   weights. most (n) is about the highest score so far: weights may well be above 1, if only they
-   stay finite. total (n,16) is the sum of the weights so far, in lanes, sums (n,wide) that of
-   values by weights; these shrink where most rises. */
+/* Turns the first `keys` scores (whole panels) of each of n queries, SRU__KEYS apart, into weights.
+   most (n) is about the highest score so far: weights may be above 1, as long as they stay finite.
+   total (n,16) is the sum of the weights so far, in lanes, and sums (n,wide) the sum of values
+   times weights; when most rises, both are scaled down. */
 SRU__INLINE void SRU__FN(attend_keys)(float *s, size_t n, const size_t keys, float *most,
                                       float *total, float *sums, size_t wide)
 {
@@ -6849,8 +6848,7 @@ static void SRU__FN(attend)(float *s, size_t n, size_t keys, float *most, float 
     else SRU__FN(attend_keys)(s, n, keys, most, total, sums, wide);
 }
 
-/* One query's result a = sums/sum and o = alpha*a + q, where a and q may be NULL; the sum of its
-   weights is returned. */
+/* One query's a = sums/sum and o = alpha*a + q; a, q may be NULL. Returns the sum of weights. */
 static float SRU__FN(attended)(float *o, float *a, const float *q, const float *sums,
                                const float *total, float alpha, size_t n)
 {
@@ -6866,7 +6864,7 @@ static float SRU__FN(attended)(float *o, float *a, const float *q, const float *
     return sum;
 }
 
-/* s += m. Where m is -inf so is s, even if the score was infinite or no number. */
+/* s += m. Where m is -inf, s becomes -inf, even if the score was infinite or NaN. */
 static void SRU__FN(add_mask)(float *s, const float *m, size_t n)
 {
     size_t i;
@@ -6877,9 +6875,9 @@ static void SRU__FN(add_mask)(float *s, const float *m, size_t n)
 }
 
 #ifndef SRU_NO_BACKWARD
-/* Of one query and SRU__KEYS keys: s holds scores, ds the gradients of their softmax p. Then s = p
-   and ds = p*(ds - mean), the gradients of the scores; mean is the sum of p*ds over all keys.
-   stats, from forward: m and 1/sum, so that p = exp(s - m)/sum. */
+/* For one query and SRU__KEYS keys, s holds the scores and ds the gradients of their softmax p.
+   They become s = p and ds = p*(ds - mean), the gradients of the scores; mean is the sum of p*ds
+   over all keys. stats holds m and 1/sum from forward, so that p = exp(s - m)/sum. */
 static void SRU__FN(attend_backward)(float *s, float *ds, const float *stats, float mean)
 {
     const sru__vec hidden = sru__zero() + SRU__HIDDEN;
@@ -6929,8 +6927,8 @@ SRU__INLINE float SRU__FN(row_sum)(const float *x, float mean, const int square,
     return sru__sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* Sums of a row are chains of dependent operations: those of as many rows run side by side as the
-   first-level cache holds. */
+/* The sums of a row are chains of dependent operations, so several rows are summed side by side: as
+   many as the first-level cache holds. */
 SRU__INLINE size_t SRU__FN(rows_side_by_side)(size_t n)
 {
     return sru__min(SRU__PANEL, sru__max(1, 3072 / n));
@@ -6944,7 +6942,7 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
     size_t lot, r, i;
     for (; rows > 0; rows -= lot, x += lot * n, y += lot * n) {
         lot = sru__min(rows, SRU__FN(rows_side_by_side)(n));
-        for (r = 0; r < lot; r++)   /* from the first value on: that of a constant row is exact */
+        for (r = 0; r < lot; r++)   /* less the first value: exact for a constant row */
             mean[r] = x[r * n] + SRU__FN(row_sum)(x + r * n, x[r * n], 0, n) / (float)n;
         for (r = 0; r < lot; r++) rstd[r] = SRU__FN(row_sum)(x + r * n, mean[r], 1, n) / (float)n;
         for (r = 0; r < lot; r += SRU__W) {
@@ -6975,7 +6973,7 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
 }
 
 #ifndef SRU_NO_BACKWARD
-/* n columns of a row, at most a vector, from the i-th on: see below. */
+/* n columns of a row, at most a vector, from column i on: see below. */
 SRU__INLINE void SRU__FN(norm_columns)(size_t i, size_t n, float *dx, float *dgain, float *dbias,
                                        const float *dy, const float *x, const float *gain,
                                        const float *stats, const float *means, float beta)
@@ -7023,7 +7021,7 @@ static void SRU__FN(layernorm_backward)(float *dx, float *dgain, float *dbias, c
             means[2 * r + 1] = sru__sum(s2) / (float)n;
         }
         for (r = 0; r < lot; r++, dy += n, x += n, stats += 2) {
-            for (i = 0; i + SRU__W <= n; i += SRU__W)   /* knowing that they are a whole vector */
+            for (i = 0; i + SRU__W <= n; i += SRU__W)   /* known to be a whole vector */
                 SRU__FN(norm_columns)(i, SRU__W, dx, dgain, dbias, dy, x, gain, stats,
                                       means + 2 * r, beta);
             if (i < n)
@@ -7046,8 +7044,8 @@ static void SRU__FN(scale)(float *y, const float *x, float by, size_t n)
 /* Returns -log softmax(y)[target];  dy = scale*(softmax(y) - onehot), unless NULL. */
 static double SRU__FN(softmax_loss)(float *dy, const float *y, size_t target, float scale, size_t n)
 {
-    /* vectors that are summed up first: in a sum of very many of about the same size, each would be
-       rounded the same way, to a bit that is worth much of it */
+    /* vectors in a partial sum. If very many values of about the same size were added to one sum,
+       each would be rounded the same way, to a bit that is a large part of the value */
     enum { RUN = 256 };
     sru__vec best = sru__zero() + y[0], sum = sru__zero(), sums = sum;
     const float aim = y[target];
@@ -7094,10 +7092,10 @@ static void SRU__FN(multiply)(float *y, const float *x, const float *m, float be
     }
 }
 
-/* Factors of dropout: m[i] is 0 where number first+i of the key is below p. They are the numbers of
-   sru__uniform(), but without the last step of sru__mix(), which leaves the upper 31 bits alone:
-   the upper halves of even ones and of odd ones, in lanes of 64 bits, are the lanes of a vector.
-   Vectors of four would take as long as one number after another. */
+/* Factors of dropout: m[i] is 0 where number first+i of the key is below p. Numbers are those of
+   sru__uniform(), but without the last step of sru__mix(), which leaves the upper 31 bits alone.
+   Even and odd numbers are drawn in lanes of 64 bits, and their upper halves are the lanes of a
+   vector. With vectors of four this would take as long as one number after another. */
 static void SRU__FN(draw)(float *m, uint64_t key, uint64_t first, float p, size_t n)
 {
     const float keep = p < 1 ? 1 / (1 - p) : 0;
@@ -7136,8 +7134,8 @@ SRU__INLINE float SRU__FN(scaled_squares)(const float *g, const float scale, siz
     return sru__sum(sum);
 }
 
-/* The sum of squares, in single precision over 4096 values at a time; where that overflows, or is
-   so small that much of it may have been lost, again of values brought near to 1. */
+/* The sum of squares, in single precision for 4096 values at a time. If that overflows, or is so
+   small that much of it may have been lost, it is computed again from values scaled closer to 1. */
 static double SRU__FN(squares)(const float *g, size_t n)
 {
     double total = 0;
@@ -7166,8 +7164,8 @@ static void SRU__FN(adamw)(float *p, float *m, float *v, float *g, const sru__ad
         const sru__vec d = sru__load_part(g + i, n - i) * s->scale;
         const sru__vec p0 = sru__load_part(p + i, n - i);
         const sru__vec m0 = sru__load_part(m + i, n - i), v0 = sru__load_part(v + i, n - i);
-        /* one product in each sum: of two, the compiler might fuse now this, now that one; v must
-           not become infinite, or the next one is NaN */
+        /* one product in each sum: of two, the compiler would sometimes fuse one and sometimes the
+           other. v must not become infinite, or the next v is NaN */
         const sru__vec m1 = (d - m0) * s->step1 + m0, sum = (d * d - v0) * s->step2 + v0;
         const sru__vec v1 = sru__smaller(sru__zero() + 3.4e38f, sum);
         const sru__vec down = sru__root(v1, 0) * s->root_unbias2 + s->eps;
