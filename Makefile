@@ -15,7 +15,7 @@ TESTS    = $(patsubst tests/%.c, build/%, $(wildcard tests/test_*.c tests/fuzz_*
 CUDA     = test_cuda test_golden_cuda charlm_cuda bench_cuda roofline_cuda
 all: $(EXAMPLES) $(TESTS) build/bench  ## build the examples, tests and benchmarks: the default
 
-run: build/charlm     ## train a language model on FILE=sru.h, SECONDS=60 or until Ctrl-C; sample it
+run: build/charlm  ## train a language model on FILE=sru.h for SECONDS=60 or until Ctrl-C; sample it
 	trap : INT; OMP_WAIT_POLICY=passive build/charlm train "$(FILE)" --seconds "$(SECONDS)" \
 	    --dropout 0.3 && build/charlm sample build/charlm.safetensors --length 600
 
@@ -33,13 +33,13 @@ learning: build/bench build/charlm  ## train on FILE for SECONDS beside LSTM, GR
 	bench/setup
 	build/venv/bin/python bench/learning.py "$(FILE)" --seconds $(SECONDS) $(ARGS)
 
-browser: | build     ## build examples/browser, a page: needs clang, lld, wasi-libc
+browser: | build     ## build the page examples/browser; needs clang, lld, wasi-libc
 	mkdir -p build/browser && cp examples/browser/*.html examples/browser/*.mjs build/browser
 	clang --target=wasm32-wasi -mexec-model=reactor -msimd128 -std=c99 -O2 -DNDEBUG \
 	    -Wall -Wextra -Wpedantic examples/browser/browser.c -o build/browser/browser.wasm
 	@echo "python3 -m http.server -d build/browser    shows it at http://localhost:8000"
 
-cuda: $(CUDA:%=build/%)  ## build the GPU programs, and charlm with --cuda: needs nvcc
+cuda: $(CUDA:%=build/%)  ## build the GPU programs, and charlm with --cuda; needs nvcc
 	cp build/charlm_cuda build/charlm
 
 test-cuda: cuda       ## run the GPU's tests on a GPU; make test runs them without one
@@ -53,7 +53,7 @@ bench-cuda: cuda      ## measure on a GPU, beside cuDNN and the reference in PyT
 test-pytorch:         ## compare with the reference in PyTorch, which it installs first
 	tests/pytorch/run
 
-test-exhaustive: build/test_operators  ## exp, sigmoid and tanh on all 2^32 numbers: minutes
+test-exhaustive: build/test_operators  ## test exp, sigmoid and tanh on all 2^32 floats (minutes)
 	build/test_operators --exhaustive
 
 help:                 ## print this
@@ -77,7 +77,7 @@ build/weights.h: build/pack examples/rnn.safetensors
 build/sru.o: tests/sru.c sru.h | build
 	$(COMPILE) -c $< -o $@
 
-# Code for each of GPUS, and what later ones compile for themselves; fails if registers are spilled.
+# Code for each of GPUS, and code that later GPUs compile themselves; fails if registers spill.
 build/sru_cuda.o: sru_cuda.cu sru.h | build
 	$(NVCC) --threads 0 $(foreach n,$(GPUS),-gencode arch=compute_$n,code=sm_$n) \
 	    -gencode arch=compute_$(lastword $(GPUS)),code=compute_$(lastword $(GPUS)) \

@@ -1,5 +1,5 @@
-/* How fast the operators and networks are: see --help. Times are medians over as many calls as fit
-   into the time given. Built with SRU_CUDA, it is build/bench_cuda: the same on the GPU. */
+/* Measures how fast operators and networks are: see --help. A time is the median over as many calls
+   as fit into the time given. Built with SRU_CUDA, as build/bench_cuda, it measures the GPU. */
 #define _POSIX_C_SOURCE 200112L         /* clock_gettime, setenv, popen */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
@@ -12,37 +12,37 @@
 #endif
 
 static const char *const help =
-    "bench [CASE] [options]     times one case, or without CASE those of a set that take the\n"
-    "                           options given, and draws them in bench.svg beside the program, or\n"
-    "                           here, if it was found through PATH\n"
+    "bench [CASE] [options]     times one case; without CASE, all cases of a set that take the\n"
+    "                           options given, and draws these in bench.svg, beside the program\n"
+    "                           or, if that was found through PATH, in the current folder\n"
     "\n"
     "  linear M N K             y = x W', x (M,K), W (N,K), weights packed beforehand\n"
-    "  scan T B D               the elementwise recurrence alone, U given\n"
-    "  layer T B D L            inference over a whole sequence, L layers of D\n"
-    "  train T B D L            forward and backward of the same\n"
-    "  stream D L               one step of one sequence\n"
+    "  scan T B D               the elementwise recurrence alone, with U given\n"
+    "  layer T B D L            inference over a whole sequence, in L layers of D units\n"
+    "  train T B D L            training of the same network: forward and backward\n"
+    "  stream D L               one step of one sequence, in L layers of D units\n"
     "  layernorm ROWS N\n"
-    "  attention T B H HD       causal, H heads of HD columns, as SRU++ uses it\n"
-    "  srupp T B D P L          inference of SRU++; --heads H; --train: forward and backward;\n"
-    "                           --window W: through rings, which --after N calls have filled\n"
+    "  attention T B H HD       causal attention as in SRU++, with H heads of HD columns\n"
+    "  srupp T B D P L          inference of SRU++; --train: forward and backward; --heads H;\n"
+    "                           --window W: through rings, which --after N calls fill first\n"
     "\n"
 #ifdef SRU_CUDA
-    "  --threads N, --isa cuda  of no effect on a GPU\n"
-    "  --type NAME              of packed weights, of linear, layer, stream and srupp, and of\n"
-    "                           what products multiply, also in training and in attention:\n"
+    "  --threads N, --isa cuda  have no effect on a GPU\n"
+    "  --type NAME              the type of packed weights (of linear, layer, stream and srupp)\n"
+    "                           and of what products multiply, in training and attention too:\n"
     "                           f32 (default), tf32, bf16, f16\n"
 #else
-    "  --threads N              default: as many as OpenMP offers; the set runs on 1 too\n"
-    "  --isa NAME               scalar, sse2, avx2, avx512, neon ... default: the best here\n"
-    "  --type NAME              of packed weights, of linear, layer, stream and srupp:\n"
-    "                           f32 (default), bf16, q8; in training bf16: its products of\n"
-    "                           bfloat16, where the machine multiplies these, else of floats\n"
+    "  --threads N              default: as many as OpenMP offers, and for the set also 1\n"
+    "  --isa NAME               scalar, sse2, avx2, avx512, neon ...; default: the best here\n"
+    "  --type NAME              the type of packed weights of linear, layer, stream and srupp:\n"
+    "                           f32 (default), bf16, q8. In training, bf16 makes products\n"
+    "                           multiply bfloat16 if the machine can do that, else floats\n"
 #endif
-    "  --dropout P              of units, projections and attention's weights, in training\n"
-    "  --seconds N              for each case, default 1\n"
-    "  --json                   one object a line: case, with its options, threads, isa,\n"
-    "                           ns (median of a call), ns_min, gflops (of the products) or\n"
-    "                           gbytes (moved) a second, and bytes of memory used\n";
+    "  --dropout P              in training: of units, projections and attention's weights\n"
+    "  --seconds N              time for each case, default 1\n"
+    "  --json                   prints a line with an object for each case: case (and its\n"
+    "                           options), threads, isa, ns (median of a call), ns_min, gflops\n"
+    "                           (of products) or gbytes (moved) a second, bytes (of memory)\n";
 
 static const char *const set[] = {
     "linear 1024 1536 512", "linear 512 3072 1024", "linear 64 1536 512", "linear 1 1536 512",
@@ -55,7 +55,7 @@ enum { SET = sizeof set / sizeof *set };
 static const struct {
     const char *name;
     sru_type    type;
-    char        letter;                 /* of option.given */
+    char        letter;                 /* that stands for it in option.given */
     int         math;                   /* sru_cuda_math */
 } types[] = {
 #ifdef SRU_CUDA
@@ -72,7 +72,7 @@ static struct {
     float dropout;
     int threads, json, heads, train, window, after, math;
     sru_type type;
-    char given[8], words[128];          /* those that not all cases take: letters, and in full */
+    char given[8], words[128];          /* options that not all cases take: letters; in full */
 } option = { 1, 0, 0, 0, 1, 0, 0, 0, 0, SRU_F32, "", "" };
 
 static void fail(const char *sentence)
@@ -81,7 +81,7 @@ static void fail(const char *sentence)
     exit(1);
 }
 
-/* What was printed is not written before here. Returns the exit status. */
+/* Fails unless all that was printed can be written. Returns the exit status. */
 static int finish(void)
 {
     if (fflush(stdout) || ferror(stdout)) fail("what it prints cannot be written");
@@ -91,7 +91,7 @@ static int finish(void)
 /* ---- what is measured ------------------------------------------------------------------------ */
 
 #ifdef SRU_CUDA
-enum { SHORTEST = 1000000 };            /* ns between two looks at the clock */
+enum { SHORTEST = 1000000 };            /* least ns between two looks at the clock */
 
 static const sru_backend *operators(int training)
 {
@@ -103,7 +103,7 @@ static const sru_backend *operators(int training)
     return op;
 }
 
-/* Until all that was called is done: `array` of the GPU is read. */
+/* Waits until all calls are done, by reading from `array`, which is on the GPU. */
 static void wait_for(const sru_context *ctx, const void *array)
 {
     char byte;
@@ -140,7 +140,7 @@ typedef struct bench {
     size_t      m, n, k;
     float      *x, *y, *w, *b;
     void       *packed;
-    double      flops, bytes;           /* of a call; one of them */
+    double      flops, bytes;           /* of one call; one of the two is set */
     sru_status (*call)(struct bench *);
 } bench;
 
@@ -156,14 +156,14 @@ static void *take(size_t bytes)
     return taken[taken_count++] = p;
 }
 
-static void *allocate(size_t bytes)                     /* not where it is computed with */
+static void *allocate(size_t bytes)                     /* to be filled here: see send() */
 {
     void *p = malloc(bytes ? bytes : 1);
     if (!p) fail("no memory");
     return p;
 }
 
-/* What was made here goes to where it is computed with. */
+/* Moves what was made here to where the backend computes with it. */
 static void *send(void *here, size_t bytes)
 {
     const sru_context ctx = context();
@@ -250,8 +250,8 @@ static void make_scan(bench *c, const size_t *dim)
     c->call = call_scan;
 }
 
-/* Multiplications and additions of a query over itself and the keys before, on average; of these W
-   at most are seen, where it is not 0. */
+/* Multiplications and additions for a query, on average. It sees its own key and those before it;
+   if W is not 0, at most W of them. */
 static double attention_flops(size_t T, size_t W, size_t P)
 {
     const double t = (double)T, w = (double)(W && W < T ? W : T);
@@ -318,7 +318,7 @@ static sru_config config_of(size_t D, size_t L)
 
 static void make_sru(bench *c, size_t T, size_t B, size_t D, size_t L, int training)
 {
-    c->flops = 2.0 * 3 * (double)D * (double)D;         /* of a row in a layer */
+    c->flops = 2.0 * 3 * (double)D * (double)D;         /* of one row in one layer */
     make_network(c, config_of(D, L), T, B, training);
 }
 
@@ -386,8 +386,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* ns[0]: the median of a call, ns[1]: the minimum. Calls shorter than the clock is exact are timed
-   together. */
+/* ns[0]: the median time of a call, ns[1]: the shortest. Calls too short for the clock are timed
+   several at a time. */
 static void measure(bench *c, double ns[2])
 {
     enum { MOST = 100000 };
@@ -402,7 +402,7 @@ static void measure(bench *c, double ns[2])
         if (now() - start > SHORTEST || together > 1000000) break;
         together *= 2;
     }
-    /* threads may begin on one processor: the system takes a tenth of a second to part them */
+    /* threads may start on one processor: the system takes a tenth of a second to spread them */
     end = now() + (c->ctx.threads > 1 && option.seconds > 0 ? 1e8 : 0);
     while (now() < end) c->call(c);
     end = now() + 1e9 * option.seconds;
@@ -417,7 +417,7 @@ static void measure(bench *c, double ns[2])
     ns[1] = sample[0];
 }
 
-/* So many as are asked for; 0: as many as there are. */
+/* The number of threads to use: as many as were asked for; 0: as many as there are. */
 static int offered_threads(int asked)
 {
 #if defined(_OPENMP) && !defined(SRU_CUDA)
@@ -541,7 +541,7 @@ static void add(char line[128], const char *word)
 static void set_isa(const char *name)
 {
     if (!name) fail("--isa needs a name");
-#ifdef SRU_CUDA                         /* whose --type may follow: the GPU is not yet opened */
+#ifdef SRU_CUDA                         /* --type may still follow: the GPU is not opened yet */
     if (strcmp(name, "cuda")) fail("this program measures the GPU");
 #else
 #ifdef _WIN32
@@ -566,7 +566,7 @@ static char set_type(const char *name)
 int main(int argc, char **argv)
 {
     char text[128] = "";
-    double rates[2][SET] = {{0}};       /* on one thread and on more, or as many as asked for */
+    double rates[2][SET] = {{0}};       /* on one thread; on more, or as many as asked for */
     int threads[2];
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--help")) return fputs(help, stdout), finish();

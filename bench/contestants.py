@@ -1,9 +1,9 @@
 """One library's side of the comparison that peers.py makes.     contestants.py LIBRARY
 
-LIBRARY is torch, onnxruntime, openblas, sru2 or sru3, which are the reference's versions 2.x and
-3.0-dev. First it tells its versions; then each line of JSON that it reads is a case to be timed or
-its memory to be measured, and is answered by one. Each library has a process of its own, so that
-threads of one that wait for work do not disturb another.
+LIBRARY is torch, onnxruntime, openblas, sru2 or sru3; the last two are the reference in versions
+2.x and 3.0-dev. It first prints its versions. Then each line of JSON that it reads names a case, to
+be timed or to have its memory measured, and gets a line of JSON as answer. Each library has a
+process of its own, so that its threads, waiting for work, do not disturb the others.
 """
 import ctypes, ctypes.util, glob, json, os, statistics, sys, tempfile, time
 
@@ -13,7 +13,7 @@ if "--help" in sys.argv:
 STEPS = 256             # that SRU++ remembers when it streams
 
 
-# ---- libraries: each is its versions, set_threads(n), and cases that make a function to be timed
+# ---- libraries: each has versions, set_threads(n), and cases, which make a function to be timed
 
 class Torch:
     def __init__(self):
@@ -41,12 +41,12 @@ class Torch:
         return lambda: linear(x)
 
     def int8(self, module):
-        """Its weights in int8; inputs, too, are rounded in each call."""
+        """The module with int8 weights; each call rounds its inputs, too."""
         within = self.torch.nn.Sequential(module).eval()
         return self.torch.ao.quantization.quantize_dynamic(within, {type(module)})[0]
 
     def products(self, T, B, D, L):
-        """Those of SRU's layers."""
+        """The products of SRU's layers, without the rest."""
         mm = self.mm(T*B, 3*D, D)
 
         def run():
@@ -104,7 +104,7 @@ class Torch:
 
 
 class Sru2(Torch):
-    """Inference by the compiled operator, which the reference only uses when it is scripted."""
+    """Inference is by the compiled operator, which the reference uses only if it is scripted."""
     def __init__(self):
         super().__init__()
         import sru
@@ -170,8 +170,8 @@ class Onnxruntime:
         self.threads = n
 
     def network(self, kind, T, B, D, L, int8=False):
-        """L layers, as PyTorch would export them; state goes in and out. int8: of the weights, and
-        inputs are rounded in each call, as onnxruntime does it for LSTMs alone."""
+        """L layers, as PyTorch would export them; state goes in and out. int8: weights are int8 and
+        each call rounds its inputs, which onnxruntime does for LSTMs alone."""
         helper, K, nodes, weights = self.onnx.helper, {"LSTM": 4, "GRU": 3}[kind], [], []
         random = self.np.random.default_rng(1)
         states = ["h", "c"] if kind == "LSTM" else ["h"]
@@ -220,7 +220,7 @@ class Onnxruntime:
 
 
 class Openblas:
-    """Debian's, installed or unpacked by `make peers` in build/openblas."""
+    """Debian's OpenBLAS, unpacked in build/openblas by `make peers`, or else installed."""
     def __init__(self):
         import numpy
         self.np = numpy
@@ -253,8 +253,8 @@ class Openblas:
 # ---- measuring -------------------------------------------------------------------------------
 
 def median_time(call, seconds, threads):
-    """ns of a call; calls that are shorter than the clock is exact are timed together. Several
-    threads are given 0.1 s before, as in bench.c, to wake and to be spread over the cores."""
+    """ns of a call; calls too short for the clock are timed several at a time. Several threads
+    first get 0.1 s, as in bench.c, to wake up and to be spread over the cores."""
     together, clock = 1, time.perf_counter_ns
     end = clock() + (1e8 if threads > 1 and seconds > 0 else 0)
     while clock() < end:
@@ -282,7 +282,7 @@ def status(field):
 
 
 def memory(make):
-    """Bytes by which the process grows at most while it makes a case and runs it once."""
+    """The most bytes by which the process grows while it makes a case and runs it once."""
     with open("/proc/self/clear_refs", "w") as f:
         f.write("5")
     before = status("VmRSS")
@@ -297,7 +297,7 @@ def main():
         sys.exit(__doc__)
     os.environ.pop("LD_PRELOAD", None)              # compilers started from here have no need of it
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)                                   # what libraries print is no answer
+    os.dup2(2, 1)                                   # what libraries print must not be an answer
     library = libraries[sys.argv[1]]()
     if hasattr(library, "torch"):
         library.torch.set_grad_enabled(False)

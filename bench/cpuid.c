@@ -1,7 +1,6 @@
-/* Hides AVX-512 and AMX from the program into which it is loaded with LD_PRELOAD: some libraries
-   ask the processor alone what it can do. From Linux 4.12 on a process may have its CPUID
-   instructions trapped, where the processor or the virtual machine offers that; they are answered
-   here.
+/* Hides AVX-512 and AMX from a program when it is loaded into that with LD_PRELOAD: some libraries
+   ask only the processor what it can do. From Linux 4.12 on, a process can have its instructions
+   CPUID trapped, if the processor or the virtual machine offers this; they are then answered here.
 
      cc -shared -fPIC -O2 cpuid.c -o cpuid.so && LD_PRELOAD=./cpuid.so program */
 #define _GNU_SOURCE

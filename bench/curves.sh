@@ -1,6 +1,6 @@
 #!/bin/sh
 # Trains SRU and SRU++ as language models of FILE's characters, for SECONDS each (600) on 2 threads,
-# and draws both learning curves in build/curves.svg, by gnuplot.
+# and draws both learning curves with gnuplot, in build/curves.svg.
 #
 #     sh bench/curves.sh FILE [SECONDS]
 
@@ -9,12 +9,12 @@ case $1 in
 ''|-*)     echo "curves.sh needs a FILE: see --help" >&2; exit 2 ;;
 esac
 file=$(realpath "$1") seconds=${2:-600}
-unset CDPATH                        # by which cd may go elsewhere
+unset CDPATH                        # with it, cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 2
 [ -x build/charlm ] || { echo "curves.sh: first run: make build/charlm" >&2; exit 2; }
 gnuplot --version > /dev/null || { echo "curves.sh: gnuplot must be installed" >&2; exit 2; }
 
-# train NAME OPTIONS...: with what was found best for it in that time
+# train NAME OPTIONS...: the options are the best that were found for it in that time
 train()
 {
     name=$1; shift
@@ -27,7 +27,7 @@ train sru   --arch sru   --layers 4 --hidden 256 --lr 0.008 --dropout 0.05
 train srupp --arch srupp --layers 4 --hidden 256 --lr 0.008 --projection 128 \
             --attention 2
 
-# title NAME WHAT: with its figure at the end
+# title NAME WHAT: prints WHAT, and after it the figure of the test
 title() { echo "$2: on the test text $(sed -n 's/^test \([0-9.]*\).*/\1/p' build/"$1".txt)"; }
 gnuplot <<END && echo "build/curves.svg"
 set terminal svg size 800,500 background 'white'

@@ -1,15 +1,15 @@
-"""Learning curves: build/charlm beside nn.LSTM, nn.GRU and the reference's SRU under PyTorch, each
-training a language model of characters on the same text for as many seconds, one after the other.
+"""Draws learning curves of build/charlm and, in PyTorch, nn.LSTM, nn.GRU and the reference's SRU.
+One after the other, they train a language model of characters on the same text for the same time.
 
     make learning FILE=text SECONDS=120
     build/venv/bin/python bench/learning.py FILE [--seconds 120] [--threads 2] [--only PATTERN]
 
-All see what charlm sees: 90 % of the file for training, as 16 streams of pieces of it, in the same
-order, with the state carried from update to update, 5 % for validation, the last 5 % for the test.
-AdamW, a rate that rises for 5 % of the time and falls along a cosine, gradients clipped at 1; the
-time includes validations. With --bf16 the peers train under torch.autocast, too: products, and the
-whole of nn.LSTM and nn.GRU, in bfloat16. Writes the curves, their picture and a table to
-build/learning.
+All see what charlm sees, in the same order: 90 % of the file for training, as 16 streams of pieces,
+with the state carried from update to update; 5 % for validation; the last 5 % for the test. All use
+AdamW, a learning rate that rises for 5 % of the time and then falls along a cosine, and gradients
+clipped at 1. The time includes validations. With --bf16, the peers also train under torch.autocast,
+with products, and the whole of nn.LSTM and nn.GRU, in bfloat16. The curves, their picture and a
+table are written to build/learning.
 """
 import argparse, copy, csv, math, os, re, subprocess, sys, time, warnings
 import peers
@@ -22,34 +22,34 @@ def arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
     parser.add_argument("--seconds", type=peers.at_least(0.01, float), default=120,
-                        help="of each training (120)")
-    parser.add_argument("--threads", type=peers.at_least(1), default=2, help="of each (2)")
+                        help="time of each training (120)")
+    parser.add_argument("--threads", type=peers.at_least(1), default=2, help="in each training (2)")
     parser.add_argument("--charlm", default=[""], nargs="+", metavar="OPTIONS",
-                        help="of charlm, a training for each: \"\" and \" --arch srupp\", say")
-    parser.add_argument("--bf16", action="store_true", help="the peers also under torch.autocast")
-    parser.add_argument("--limit", action="store_true", help="and charlm, with the first OPTIONS, "
-                        "for as many updates as there would be at the machine's limit")
+                        help="train charlm once with each of these, as in \"\" \" --arch srupp\"")
+    parser.add_argument("--bf16", action="store_true", help="add peers under torch.autocast")
+    parser.add_argument("--limit", action="store_true", help="also train charlm, with the first "
+                        "OPTIONS, for as many updates as it would make at the machine's limit")
     parser.add_argument("--only", default="", metavar="PATTERN", type=peers.pattern,
-                        help="a regular expression that names contain")
+                        help="train only what has a name that contains this regular expression")
     parser.add_argument("--out", default=os.path.join(os.path.dirname(HERE), "build/learning"),
-                        help="a folder (build/learning)")
+                        help="folder for the results (build/learning)")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     o = arguments()                     # --help needs no torch
     peers.need("build/bench", "build/charlm", "torch", "sru", "matplotlib")
-warnings.filterwarnings("ignore")       # many come from the reference, for all that it still does
+warnings.filterwarnings("ignore")       # many come from the reference, for things it still does
 import torch
 
-CHUNK, PARTS = 1024, 16 # of a validation, as charlm does it: at most once in this share of the time
-VALIDATE = 0.05
-BETWEEN = 4*PARTS*CHUNK # and after so many characters of training
-PIECE = 64              # batches that are read one after another
-GOLDEN = 0.618034       # of the text lies between one piece and the next
+CHUNK, PARTS = 1024, 16 # a validation, as in charlm, is of at most so many parts of 1024 characters
+VALIDATE = 0.05         # there is at most one in this share of the time,
+BETWEEN = 4*PARTS*CHUNK # and none before so many more characters of training
+PIECE = 64              # batches in a piece, which are read one after another
+GOLDEN = 0.618034       # the share of the text that lies between one piece and the next
 
-# name, class, units, layers, learning rate, and whether under torch.autocast: the best found for
-# each at 120 seconds; of nn.LSTM in bfloat16 it depends on the machine
+# name, class, units, layers, learning rate, and whether under torch.autocast: the best that were
+# found for 120 seconds; for nn.LSTM in bfloat16, the machine decides which are best
 NETWORKS = [("nn.LSTM 1 x 256", "lstm", 256, 1, 0.005),
             ("nn.GRU 1 x 256", "gru", 256, 1, 0.005),
             ("reference SRU 2 x 256", "sru", 256, 2, 0.01)]
@@ -58,7 +58,7 @@ NETWORKS_BF16 = [("nn.LSTM 1 x 256, bfloat16", "lstm", 256, 1, 0.005, True),
                  ("nn.GRU 1 x 384, bfloat16", "gru", 384, 1, 0.005, True),
                  ("reference SRU 2 x 384, bfloat16", "sru", 384, 2, 0.01, True)]
 BATCH, LENGTH = 16, 64
-CHARLM = 192, 3         # units and layers that charlm has if it is not told otherwise
+CHARLM = 192, 3         # units and layers that charlm has unless it is told otherwise
 LIMIT = "charlm, if it ran at the machine's limit"
 
 
@@ -95,7 +95,7 @@ class Trainer:
         self.state, self.random = None, torch.randint(256, (2, T, B))
 
     def update(self, x, y, share=0.5):
-        """One step on x, y (T,B); share is the part of the training that is done. Returns bits."""
+        """One update on x, y (T,B), at this share of the training. Returns bits per character."""
         for group in self.adamw.param_groups:
             group["lr"] = self.rate*(share/0.05 if share < 0.05 else
                                      0.5 + 0.5*math.cos(math.pi*(share - 0.05)/0.95))
@@ -116,7 +116,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, text, stride=CHUNK):
-        """Bits per character of the first CHUNK of each so many, the state carried through."""
+        """Bits per character of the first CHUNK in every `stride`; the state is carried through."""
         self.net.eval()
         total, count, state = 0, 0, None
         for at in range(0, len(text) - 1, stride):
@@ -128,14 +128,14 @@ class Trainer:
 
 
 def progress(name, share, seconds, characters, validation):
-    # one row of a terminal of 80 columns: \r goes back over no more
+    # fits into one row of a terminal of 80 columns, because \r goes back no further
     print("\r%-24.24s %3.0f %%  %.0f a second  validation %.3f  %.0f s left "
           % (name, 100*share, characters/seconds, validation, seconds*(1 - share)/share), end="",
           flush=True)
 
 
 def places(n, step):
-    """Where the streams read n characters in this step, as charlm's next_batch() has it."""
+    """Where in n characters of text the streams read in this step, as in charlm's next_batch()."""
     batches = min(PIECE, n//(LENGTH*BATCH))
     pieces = n//(LENGTH*batches)
     stride = 1 + int(GOLDEN*pieces)
@@ -147,7 +147,7 @@ def places(n, step):
 
 
 def train(name, network, path, seconds, curve):
-    """Returns bits per character of the test, and characters a second."""
+    """Trains a network, and returns its bits per character in the test, and characters a second."""
     with open(path, "rb") as f:
         text = torch.frombuffer(bytearray(f.read()), dtype=torch.uint8).long()
     n = len(text)*90//100
@@ -183,8 +183,8 @@ def train(name, network, path, seconds, curve):
 
 
 def updates_at_limit(options, seconds, threads, out):
-    """How many updates charlm could make if its products took no longer than multiplications and
-    additions in registers do, its scans no longer than their arithmetic, and all else no time."""
+    """How many updates charlm could make if its products took no longer than as many operations in
+    registers, its scans no longer than their arithmetic, and everything else took no time."""
     if {"--arch", "--type", "--batch", "--length"} & set(options):
         sys.exit("learning.py: --limit is that of an SRU in float32, of batches as they are")
     D, L = (int(options[options.index(name) + 1]) if name in options else usual
@@ -197,7 +197,7 @@ def updates_at_limit(options, seconds, threads, out):
 
 
 def charlm(options, path, seconds, threads, csv_path):
-    """The same by build/charlm."""
+    """The same as train(), by build/charlm."""
     model = csv_path[:-len(".csv")] + ".safetensors"
     command = ["build/charlm", "train", path, "--model", model, "--threads", str(threads)] + options
     command += [] if "--steps" in options else ["--seconds", str(seconds)]

@@ -2,26 +2,26 @@
 
        cc -O2 -fopenmp -ffp-contract=fast -mavx2 -mfma bench/peak.c -o build/peak
        build/peak flops 1 0.1           multiplications and additions in registers, in 10^9 a second
-       build/peak tile 1 0.1            the same in the inner loop of a matrix product, whose
-                                        operands are in the first-level cache: 128 at a time, as
-                                        many as fit there, whose sums are stored
-       build/peak gates 1 0.1           the recurrence's arithmetic in registers: 10^9 units and
-                                        steps a second, each of 2 divisions, 30 such operations, 6
-                                        additions and 2 of bits: 28 of all for 2 exponentials; with
-                                        vectors of 16 a division is a guess and 2 such operations
-       build/peak weights 1 0.1         attention's arithmetic between its products, in registers:
-                                        10^9 weights a second, each of 13 such operations, 3
-                                        additions and 1 of bits: 14 of all for an exponential, and
-                                        the highest score, the difference and the sum
-       build/peak whole 1 0.1           whole numbers from the first-level cache: 10^9 of them a
-                                        second converted, multiplied and added up
-       build/peak half 1 0.1            the same of numbers of 16 bits, two in a word
-       build/peak copy 1 0.1 BYTES      from one array to another, 10^9 bytes read and written
-       build/peak read 1 0.1 BYTES
-       build/peak start 2 0.1           10^9 times a second that threads begin and are waited for
+       build/peak tile 1 0.1            the same in the inner loop of a matrix product, which takes
+                                        its operands from the first-level cache, 128 at a time, as
+                                        many as fit there, and then stores the sums
+       build/peak gates 1 0.1           the recurrence's arithmetic in registers, in 10^9 steps of
+                                        a unit a second. A step is 2 divisions, 30 multiply-adds, 6
+                                        additions and 2 bit operations; 28 make 2 exponentials. With
+                                        vectors of 16, a division is a guess and 2 multiply-adds
+       build/peak weights 1 0.1         attention's arithmetic between its products, in registers,
+                                        in 10^9 weights a second. A weight is 13 multiply-adds, 3
+                                        additions and 1 bit operation: 14 make an exponential, the
+                                        others the highest score, the difference and the sum
+       build/peak whole 1 0.1           whole numbers from the first-level cache that are converted,
+                                        multiplied and added up, in 10^9 a second
+       build/peak half 1 0.1            the same for numbers of 16 bits, two in a word
+       build/peak copy 1 0.1 BYTES      copying, in 10^9 bytes read and written a second
+       build/peak read 1 0.1 BYTES      reading and adding up, in 10^9 bytes a second
+       build/peak start 2 0.1           starting threads and waiting for them, in 10^9 a second
 
-   on 1 thread for 0.1 seconds; BYTES are those of all threads. Prints the median of repetitions of
-   about 1 ms, as other times are medians: the clock rises now and then. */
+   The numbers are of threads and seconds; BYTES are for all threads together. Prints the median of
+   repetitions of about 1 ms, as other times are medians, too: the clock rate rises now and then. */
 #define _POSIX_C_SOURCE 200112L         /* clock_gettime */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@
 #include <time.h>
 
 #if defined(__AVX512F__)
-enum { WIDTH = 16, ROWS = 8, COLS = 3 };    /* floats of a vector; a tile's rows, vectors in one */
+enum { WIDTH = 16, ROWS = 8, COLS = 3 };    /* floats in a vector; tile's rows, vectors in a row */
 #elif defined(__AVX__)
 enum { WIDTH = 8, ROWS = 6, COLS = 2 };
 #else
@@ -38,8 +38,8 @@ enum { WIDTH = 4, ROWS = 6, COLS = 2 };
 typedef float vector __attribute__((vector_size(WIDTH*sizeof(float)), aligned(WIDTH*4)));
 typedef int integers __attribute__((vector_size(WIDTH*sizeof(int))));
 
-enum { CHAINS = 12, ROUNDS = 10000 };   /* 8 are in flight where two of latency 4 start at once */
-static volatile float given = 0.5f, taken;      /* so that nothing is known, nothing in vain */
+enum { CHAINS = 12, ROUNDS = 10000 };   /* 8 are in flight if two of latency 4 start at a time */
+static volatile float given = 0.5f, taken;      /* make the compiler assume and omit nothing */
 
 static void multiply_and_add(void)
 {
@@ -58,14 +58,14 @@ static void multiply_and_add(void)
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
-enum { GATES = 42 };                    /* operations of a unit and step, beside the divisions; 6
-                                           are additions, 2 of bits; min and max are as products */
+enum { GATES = 42 };                    /* operations of a unit's step, besides divisions: 6 are
+                                           additions, 2 on bits; min and max count as products */
 #define INVERSE(x) _mm512_maskz_rcp14_ps(0xffff, x)
 #else
 enum { GATES = 38 };
 #define INVERSE(x) (1.0f/(x))
 #endif
-enum { WEIGHTS = 17, STEPS = 4000 };    /* 3 are additions, 1 of bits */
+enum { WEIGHTS = 17, STEPS = 4000 };    /* operations of a weight: 3 are additions, 1 on bits */
 
 static inline __attribute__((always_inline))
 void compute(const int sums, const int additions, const int divisions)
@@ -96,7 +96,7 @@ void compute(const int sums, const int additions, const int divisions)
 static void compute_gates(void)   { compute(GATES, 6, 2); }
 static void compute_weights(void) { compute(WEIGHTS, 3, 0); }
 
-enum { DEPTH = 128, AGAIN = 32 };       /* of the tile's product, 28 KB, which is taken again */
+enum { DEPTH = 128, AGAIN = 32 };       /* terms of the tile's sums (28 KB in all), repetitions */
 static float row_values[DEPTH*ROWS];
 static vector columns[DEPTH*COLS];
 
@@ -128,7 +128,7 @@ static void multiply_tile(void)
 #pragma GCC unroll 8
             for (j = 0; j < COLS; j++) sums[i][j] = c[i][j];
         }
-        __asm__ volatile("" : : "r"(sums) : "memory");     /* they are elsewhere the next time */
+        __asm__ volatile("" : : "r"(sums) : "memory");     /* else sums might never be stored */
     }
 }
 
@@ -195,7 +195,7 @@ static void copy_over(char *to, const char *from, size_t bytes)
 
 static void do_nothing(void) { }
 
-/* What takes no bytes: 10^9 of what it counts in one call, and calls in 1 ms or so. */
+/* What takes no BYTES: how much one call does, in 10^9, and the calls that take about 1 ms. */
 static const struct {
     const char *name;
     void      (*call)(void);
@@ -212,7 +212,7 @@ static const struct {
 };
 enum { KINDS = sizeof of_registers/sizeof *of_registers };
 
-/* What a number says that is not negative; -1 of any other text. */
+/* The value of a text that is a number and not negative; -1 for any other text. */
 static double number(const char *text)
 {
     char *end;
@@ -251,12 +251,12 @@ int main(int argc, char **argv)
     }
     memory = (char *)malloc(64 + 2*bytes*(size_t)threads);
     if (!memory) return fputs("peak: no memory\n", stderr), 1;
-    memset(memory, 1, 64 + 2*bytes*(size_t)threads);    /* pages of their own: not those of 0 */
+    memset(memory, 1, 64 + 2*bytes*(size_t)threads);    /* real pages, not a shared one of zeros */
     memory += 64 - (size_t)memory%64;
     for (at = 0; at < DEPTH*ROWS; at++) row_values[at] = given/(float)(at + 1);
     for (at = 0; at < DEPTH*COLS; at++) columns[at] += given*(float)at;
     for (at = 0; at < WORDS*LANES; at++) words[at] += 0x3f803f80 + at;    /* halves: about 1 */
-    /* threads may begin on one processor: the system takes a tenth of a second to part them */
+    /* threads may start on one processor: the system takes a tenth of a second to spread them */
     begin = now() + (threads > 1 ? 0.1 : 0);
     do {
         const double before = now();

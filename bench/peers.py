@@ -3,11 +3,11 @@
     make peers                                  sets up what it needs, and runs it: some minutes
     make peers ARGS="--only linear --isa avx2"
 
-Each case is measured by all who take part in it, one after the other; all cases make a round, and
-a ratio is the median, over the rounds, of their time by that of sru.h. It writes to build/peers, or
-to build/peers-ISA with --isa:
+A round goes through all cases, and measures each with sru.h and then with its peers. A ratio is the
+peer's time divided by that of sru.h, as the median over the rounds. Results go to build/peers, or
+with --isa to build/peers-ISA:
 
-    peers.md, peers.csv     ratios, with the target beside each: at least so many times as fast
+    peers.md, peers.csv     ratios, and beside each its target: how large it should be at least
     curves.csv, memory.csv  times against d, T, B and threads; memory against T
     *.png                   pictures of all this
 """
@@ -17,22 +17,22 @@ import subprocess, sys, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 CC = shlex.split(os.environ.get("CC") or "cc")
 ISA_FLAGS = {"avx512": ["-mavx512f", "-mprefer-vector-width=512"], "avx2": ["-mavx2", "-mfma"]}
-# so that peers use no more than an AVX2 machine has; onnxruntime cannot be asked for it, and
-# believes the processor alone: see cpuid.c
+# keeps peers to what an AVX2 machine has; onnxruntime cannot be told to, and asks the processor
+# alone: see cpuid.c
 AVX2_PEERS = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
               "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
-AVX512_PEERS = {"OPENBLAS_CORETYPE": "SkylakeX"}     # it takes processors too new for Haswells
-# malloc that keeps what is freed: torch's training gives pages back and faults them in again
+AVX512_PEERS = {"OPENBLAS_CORETYPE": "SkylakeX"}     # it takes those too new for it for Haswells
+# makes malloc keep what is freed; else torch's training gives pages back and faults them in again
 KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(1 << 28),
            "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
 CHARLM_SECONDS = 3
 WINDOW = 257                # of SRU++ when it streams: the step itself and 256 before it
 
 
-# ---- what is asked for, also of learning.py, sweep.py and peers_cuda.py -------------------------
+# ---- arguments and what is needed, for learning.py, sweep.py and peers_cuda.py too --------------
 
 def need(*things):
-    """Ends the program with a sentence if one is not there: a module, or a program of build/."""
+    """Ends the program with a sentence unless all things are there: modules, or files in build/."""
     for thing in things:
         if not (os.path.exists(os.path.join(HERE, "..", thing)) if "/" in thing
                 else importlib.util.find_spec(thing)):
@@ -41,7 +41,7 @@ def need(*things):
 
 
 def at_least(least, kind=int):
-    """Type of an argument."""
+    """The type of an argument that must not be below `least`."""
     def number(text):
         value = kind(text)
         if not value >= least:
@@ -51,7 +51,7 @@ def at_least(least, kind=int):
 
 
 def pattern(text):
-    """The same: a regular expression."""
+    """The type of an argument that must be a regular expression."""
     try:
         return re.compile(text)
     except re.error as e:
@@ -65,19 +65,19 @@ def sru_flops(T, B, d, L):
 
 
 def sru_loops(T, B, d, L, passes=1):
-    """What peak.c takes at least for the products and for the scan's arithmetic, in cache."""
+    """A case of peak.c: products and the scan's arithmetic in cache, the least time for layers."""
     return "tile %d + gates %d" % ((2*passes - 1)*sru_flops(T, B, d, L), passes*T*B*d*L)
 
 
 def srupp_loops(T, B, d, P, L):
-    """The same of inference with SRU++: three products, causal attention and the scan."""
+    """The same for inference with SRU++: three products, causal attention and the scan."""
     return "tile %d + gates %d + weights %d" % (2*T*B*L*(P*(d + 2*P + 3*d) + P*(T + 1)), T*B*d*L,
                                                 B*L*T*(T + 1)//2)
 
 
 def table(isa, bf16):
-    """Work, the case of build/bench, and whom to compare: name, library, its case, at least. bf16:
-    products of a training can take bfloat16."""
+    """Yields a work, its case of build/bench, and its peers: name, library, the library's case, and
+    the ratio that is the target. bf16: products in training can be of bfloat16."""
     linear = [(1024, 1536, 512), (512, 3072, 1024), (64, 1536, 512), (32, 768, 256),
               (256, 9216, 768)]
     largest = sorted(linear, key=lambda s: s[0]*s[1]*s[2])[-2:]
@@ -163,7 +163,7 @@ def table(isa, bf16):
 
 
 def curves(cores):
-    """Axis, value, threads, case of build/bench, and whom to compare."""
+    """Yields axis, value, threads, case of build/bench, and peers as in table()."""
     def networks(text):
         return "layer " + text, [("nn.LSTM", "torch", "lstm " + text, None),
                                  ("nn.GRU", "torch", "gru " + text, None),
@@ -195,7 +195,7 @@ MEMORY = [("nn.LSTM", "torch", "lstm %d 1 256 2"),
 # ---- who measures it -------------------------------------------------------------------------
 
 def kept_to_avx2(out):
-    """Environment of a peer that is to use AVX2 only; LD_PRELOAD is in it if that does for all."""
+    """The environment that keeps peers to AVX2; with LD_PRELOAD in it, that holds for all peers."""
     hider = os.path.join(os.path.abspath(out), "cpuid.so")
     subprocess.run([*CC, "-shared", "-fPIC", "-O2", os.path.join(HERE, "cpuid.c"), "-o", hider])
     try:
@@ -206,8 +206,8 @@ def kept_to_avx2(out):
 
 
 def favoured(environment, out):
-    """Of a peer that runs faster than as it is installed: MKL, which uses no AVX-512 but on Intel's
-    processors, takes this one for such; and malloc keeps what is freed."""
+    """The environment in which peers run faster than as installed: MKL, which uses AVX-512 only on
+    Intel's processors, takes this one for Intel's; and malloc keeps what is freed."""
     shim = os.path.join(os.path.abspath(out), "mkl.so")
     subprocess.run([*CC, "-shared", "-fPIC", "-x", "c", "-", "-o", shim],
                    input="int mkl_serv_intel_cpu_true(void) { return 1; }", text=True, check=True)
@@ -216,11 +216,11 @@ def favoured(environment, out):
 
 
 class Library:
-    """contestants.py with one of the peers, as a process of its own."""
+    """A process of its own that runs contestants.py with one of the peers."""
     def __init__(self, name, environment):
         environment = dict(os.environ, PYTHONWARNINGS="ignore", **environment)
         environment["PATH"] = os.path.dirname(sys.executable) + ":" + environment["PATH"]
-        if name.startswith("sru"):          # each version compiles an operator, by the same name
+        if name.startswith("sru"):          # each version compiles an operator of the same name
             environment["TORCH_EXTENSIONS_DIR"] = os.path.abspath("build/torch_" + name[3:])
         if name == "sru3":
             environment["PYTHONPATH"] = os.path.abspath("build/sru3")
@@ -251,7 +251,7 @@ class Library:
 
 
 class Ours:
-    """build/bench and build/charlm."""
+    """sru.h, in build/bench and build/charlm."""
     def __init__(self, isa, out, **environment):
         self.environment = dict(os.environ, **({"SRU_ISA": isa} if isa else {}), **environment)
         self.model = os.path.join(out, "charlm.safetensors")
@@ -280,7 +280,7 @@ class Ours:
 
 
 class Peak:
-    """peak.c: how long as many operations, or bytes, would take at the machine's limit."""
+    """peak.c: how long the same operations, or bytes, would take at the machine's limit."""
     def __init__(self, isa, out):
         self.program = os.path.join(out, "peak")
         subprocess.run([*CC, "-O2", "-fopenmp", "-ffp-contract=fast"]
@@ -294,8 +294,8 @@ class Peak:
         return float(run.stdout)
 
     def time(self, case, threads, seconds):
-        """Of one thing after the other: "read 4096 + gates 128". Where threads would have to be
-        started first, one may do better."""
+        """ns for one thing after the other, as in "read 4096 + gates 128". Where threads would have
+        to be started first ("+ start"), a single thread may be faster."""
         alone = case.partition(" + start")[0]
         return min(self.sum(case if n > 1 else alone, n, seconds)
                    for n in ({1, threads} if case != alone else {threads}))
@@ -310,7 +310,7 @@ class Peak:
 
 
 class Contestants:
-    """All of them; a peer's process starts when it is first asked."""
+    """All who measure; a peer's process starts when it is first asked for a time."""
     def __init__(self, isa, out, favour=False):
         self.ours = Ours(isa, out)
         self.isa = self.ours.isa
@@ -322,7 +322,7 @@ class Contestants:
         self.missing = set()
 
     def time(self, name, case, threads, seconds):
-        """None if the library cannot be had, or fails in this case."""
+        """ns of a call; None if the library cannot be had, or has failed, now or before."""
         if name in self.missing:
             return None
         try:
@@ -336,9 +336,9 @@ class Contestants:
             print("\nfrom here on without %s, which %s" % (name, e))
 
     def rounds(self, works, rounds, seconds, progress):
-        """ns of each in each round, sru.h's under "sru.h": one {name: [ns]} for each of works,
-        which are (label, threads, case, peers). A round goes through all works, so that a minute in
-        which the machine is disturbed falls into one round of many works, not into all of one."""
+        """Returns {name: [ns in each round]} for each of works, which are (label, threads, case,
+        peers); ours is named "sru.h". A round goes through all works: so a minute in which the
+        machine is disturbed falls into one round of many works, not into all rounds of one."""
         all_times = [{name: [] for name in ["sru.h"] + [p[0] for p in w[3]]} for w in works]
         for r in range(rounds):
             for times, (label, threads, case, peers) in zip(all_times, works):
@@ -355,7 +355,7 @@ class Contestants:
 
 
 def busy():
-    """Seconds that cores have been busy with other programs than this and its children."""
+    """Seconds that cores have been busy with programs other than this one and its children."""
     with open("/proc/stat") as f:
         user, nice, system = map(int, f.readline().split()[1:4])
     return (user + nice + system)/os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
@@ -383,14 +383,14 @@ def processor():
     with open("/proc/cpuinfo") as f:
         cpu = dict(re.findall(r"(.+?)\s*: (.*)", f.read()))
     model = cpu.get("model name", platform.machine())
-    if cpu.get("vendor_id") == "AuthenticAMD":      # whose names do not tell
+    if cpu.get("vendor_id") == "AuthenticAMD":      # whose model names do not say which Zen it is
         zen = {"25": 4 if "avx512f" in cpu["flags"] else 3, "26": 5}.get(cpu["cpu family"])
         model += " (Zen %d)" % zen if zen else ""
     return model
 
 
 def machine(contestants, asked):
-    """Lines that say on what, and with what, it was measured."""
+    """Lines that say on which machine and with which software the measurements were made."""
     caches = []
     for path in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
         level, kind, size = (open(os.path.join(path, n)).read().strip()
@@ -424,7 +424,7 @@ def write_csv(path, header, rows):
 
 
 def markdown(lines, rows):
-    """Rows of the table, those of the same work and peer with one column for each thread count."""
+    """The lines, and a table: a row for each work and peer, columns for each number of threads."""
     threads = sorted({r["threads"] for r in rows})
     text = ["", *("- " + line for line in lines), "",
             "| work | against | " + " | ".join("%d thread%s: sru.h | theirs | ratio"
@@ -455,7 +455,7 @@ def markdown(lines, rows):
 
 
 def measure_memory(contestants, progress):
-    """Bytes that inference over T steps takes beyond one step, input and output included."""
+    """How many bytes more inference takes for T steps than for one, with input and output."""
     rows = []
     for T in MEMORY_T:
         grown = [contestants.ours.bench("layer %d 1 256 2" % t, 1, 0)["bytes"] for t in (T, 1)]
@@ -466,7 +466,7 @@ def measure_memory(contestants, progress):
             continue
         try:
             for T in MEMORY_T:
-                fresh = Library(library, contestants.environment)   # which has not kept any
+                fresh = Library(library, contestants.environment)   # which keeps none from before
                 for t in (1, 1, T):
                     grown = fresh.ask(case=case % t, threads=1, memory=True)["bytes"]
                 rows.append((name, T, grown))
@@ -481,18 +481,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="PATTERN", type=pattern,
-                        help="a regular expression that the work's name contains, such as linear, "
-                        "SRU, against d, memory")
-    parser.add_argument("--isa", help="of sru.h, and of the peers where it is avx2: the best here")
-    parser.add_argument("--favour", action="store_true", help="the peers run faster than as they "
-                        "are installed: MKL as on Intel's processors, malloc that keeps memory")
-    parser.add_argument("--threads", type=at_least(1), nargs="+", metavar="N", help="1 and 2",
-                        default=range(1, min(2, os.cpu_count()) + 1))
+                        help="measure only works whose names contain this regular expression, such "
+                        "as linear, SRU, against d, memory")
+    parser.add_argument("--isa", help="of sru.h (the best here); avx2 holds for the peers, too")
+    parser.add_argument("--favour", action="store_true", help="make the peers faster than as they "
+                        "are installed: MKL runs as on Intel's processors, malloc keeps memory")
+    parser.add_argument("--threads", type=at_least(1), nargs="+", help="thread counts (1 and 2)",
+                        metavar="N", default=range(1, min(2, os.cpu_count()) + 1))
     parser.add_argument("--repetitions", type=at_least(1), default=5, metavar="N",
-                        help="rounds (5)")
+                        help="number of rounds (5)")
     parser.add_argument("--seconds", type=at_least(0, float), default=0.1,
-                        help="of each measurement (0.1)")
-    parser.add_argument("--out", help="a folder: build/peers, or build/peers-ISA with --isa")
+                        help="time of each measurement (0.1)")
+    parser.add_argument("--out", help="folder for the results (build/peers or build/peers-ISA)")
     o = parser.parse_args()
     need("build/bench", "build/charlm", "matplotlib")       # a missing peer is left out
     import pictures
@@ -504,7 +504,7 @@ def main():
     cases = [(n,) + row for n in o.threads for row in table(contestants.isa, contestants.ours.bf16)
              if wanted(row[0])]
     points = [p for p in curves(os.cpu_count()) if wanted("against " + p[0])]
-    with_memory = wanted("memory") and not o.favour     # which is more with such a malloc
+    with_memory = wanted("memory") and not o.favour     # where malloc keeps memory, it takes more
     if not (cases or points or with_memory):
         sys.exit("peers.py: nothing is called '%s', a regular expression" % o.only.pattern)
     few = min(3, o.repetitions)
@@ -527,7 +527,7 @@ def main():
                     target=target))
         here = [r for r in rows if (r["work"], r["threads"]) == (work, threads)]
         limit = max((r["ratio"] for r in here if r["limit"]), default=None)
-        for r in here:          # the ratio that would be if sru.h took no longer than the limit
+        for r in here:          # at_limit: the ratio if sru.h took no longer than the limit
             judged = r["target"] is not None or not r["limit"]
             r["at_limit"] = r["ratio"]/min(limit, 1) if limit and judged else None
     works = [("time against %s: %d" % p[:2],) + p[2:] for p in points]

@@ -1,15 +1,15 @@
 """Times a layer of sru_cuda.cu beside cuDNN's LSTM and the reference's CUDA kernel on this GPU.
 
-    make bench-cuda                      needs a torch that sees the GPU; pip install 'sru<3' for
-                                         the reference, the CUDA source of which compiles with
-                                         today's torch if its U.type() is made U.scalar_type()
+    make bench-cuda                      needs a torch that sees the GPU; for the reference, pip
+                                         install 'sru<3', whose CUDA source compiles with today's
+                                         torch if its U.type() is changed to U.scalar_type()
     bench/peers_cuda.py [--seconds N]    after `make cuda`
 
-Each is a whole layer, product and recurrence, at one product mode: as it is called, and replayed
-from a captured graph where that is possible; in training forward and backward with all gradients.
-In bfloat16 and float16 all arrays are stored so. The reference's recurrence alone is its kernel's
-time by the profiler; a graph does not take that kernel up, as it runs in the default stream, so
-that its time is added to the graph's. A ratio is the peer's time by ours.
+A case is a whole layer, product and recurrence, in one mode of products. Inference is timed as it
+is called and, if possible, as replayed from a captured graph; training is forward and backward with
+all gradients. In bfloat16 and float16, all arrays are stored in that type. The time of the
+reference's recurrence alone is that of its kernel in the profiler; it is added to a graph's time,
+for a graph lacks this kernel, which runs in the default stream. A ratio is the peer's time by ours.
 """
 import argparse, json, os, statistics, subprocess, sys
 from peers import at_least, need
@@ -20,8 +20,8 @@ MODES = ("float32", "TF32", "bfloat16", "float16")
 
 
 def ours(shape, seconds):
-    """Microseconds of each case of build/roofline_cuda, by its name, what it does, its mode and
-    whether arrays are stored so."""
+    """Microseconds of each case of build/roofline_cuda, under its name, what it does, its mode and
+    whether its arrays are stored in this mode's type."""
     program = os.path.join(HERE, "..", "build", "roofline_cuda")
     command = [program, "--json", "--seconds", str(seconds)]
     out = subprocess.run(command + [str(n) for n in shape], check=True, capture_output=True,
@@ -32,7 +32,7 @@ def ours(shape, seconds):
 
 
 def measure(torch, call, seconds):
-    """Median of microseconds of a call, of which up to ten are between two events."""
+    """Median microseconds of a call; up to ten calls in a row are timed between two events."""
     times, total, calls = [], 0, 0
     call()
     torch.cuda.synchronize()
@@ -45,14 +45,14 @@ def measure(torch, call, seconds):
         end.synchronize()
         if calls:
             times.append(begin.elapsed_time(end)*1e3/calls)
-        else:                               # a trial: so many take a millisecond
+        else:                               # that was a trial: so many take about a millisecond
             calls = max(1, min(10, int(1/begin.elapsed_time(end))))
         total += begin.elapsed_time(end)
     return statistics.median(times)
 
 
 def captured(torch, call, x):
-    """The call as a graph, and whether that computes the whole result of x; or None."""
+    """The call as a graph, and whether that computes the whole result from x; None if it fails."""
     try:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -74,7 +74,7 @@ def captured(torch, call, x):
 
 
 def kernel_alone(torch, call, name):
-    """Microseconds a call that kernels whose name holds this take."""
+    """Microseconds that kernels whose names contain `name` take in a call."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(5):
             call()
@@ -100,7 +100,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=at_least(0, float), default=0.5,
-                        help="of each case (0.5)")
+                        help="time of each case (0.5)")
     seconds = parser.parse_args().seconds
     need("torch", "build/roofline_cuda")
     import torch
@@ -123,7 +123,7 @@ def main():
 
 
 def row(torch, what, shape, mode, name, make, mine, seconds, scans):
-    """A peer beside us, as a line; its recurrence alone goes to scans."""
+    """A line that compares a peer with us; one that compares recurrences alone goes to scans."""
     T, B, D = shape
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = mode == "TF32"
     kind = torch.float32 if mode == "TF32" else getattr(torch, mode)

@@ -19,7 +19,7 @@ def line(axes, points, name, label=None):
 def save(figure, path):
     figure.savefig(path, dpi=140, bbox_inches="tight")
     plt.close(figure)
-    Image.open(path).quantize(64).save(path, optimize=True)     # a quarter of the bytes
+    Image.open(path).quantize(64).save(path, optimize=True)     # takes a quarter of the bytes
 
 
 def finish(figure, axes, lines, path):
@@ -49,7 +49,7 @@ def log_scale(axes, label):
 
 
 def bars(axes, rows, threads):
-    """A group of horizontal bars for each row, from the top; returns their places."""
+    """Prepares a group of horizontal bars for each work and peer, from the top; yields the bars."""
     labels = list(dict.fromkeys((r["work"], r["against"]) for r in rows))
     height = 0.8/len(threads)
     for k, n in enumerate(threads):
@@ -62,7 +62,7 @@ def bars(axes, rows, threads):
 
 
 def ratios(rows, lines, path):
-    """How many times as fast sru.h is."""
+    """How many times as fast as each peer sru.h is."""
     rows = [r for r in rows if not r["limit"]]
     threads = sorted({r["threads"] for r in rows})
     count = len({(r["work"], r["against"]) for r in rows})
@@ -83,11 +83,11 @@ def ratios(rows, lines, path):
     return finish(figure, [axes], lines, path)
 
 
-MOST_SHARE = 150        # percent
+MOST_SHARE = 150        # percent, where the axis ends
 
 
 def shares(rows, lines, path):
-    """What part of the machine's limit sru.h, and where measured its peers, reach."""
+    """What share of the machine's limit sru.h reaches, and its peers where they are measured."""
     limits = [r for r in rows if r["limit"]]
     threads = sorted({r["threads"] for r in limits})
     works = list(dict.fromkeys(r["work"] for r in limits))
@@ -111,7 +111,7 @@ def shares(rows, lines, path):
                 axes.text(min(100*share, MOST_SHARE) + (-1 if inside else 1), y, text, va="center",
                           ha="right" if inside else "left", fontsize=6,
                           color="white" if name == "sru.h" else "black")
-        kinds = {r["work"]: r["against"] for r in reversed(limits)}         # the first of each
+        kinds = {r["work"]: r["against"] for r in reversed(limits)}         # the first of each work
         axes.set_yticks(range(len(works)), ["%s\n%s is 100 %%" % (w, kinds[w]) for w in works],
                         fontsize=7)
         axes.set_ylim(len(works) - 0.4, -0.6)
@@ -180,7 +180,7 @@ def scaling(curve, memory, lines, path):
 
 
 def draw(out, lines, rows, curve, memory):
-    """Returns the pictures' paths."""
+    """Draws all pictures that there are results for, and yields their paths."""
     path = lambda name: os.path.join(out, name)
     if any(not r["limit"] for r in rows):
         yield ratios(rows, lines, path("ratios.png"))

@@ -1,9 +1,9 @@
 /* How near sru_cuda.cu comes to what this GPU can do: see --help. Each case is launched many times
-   in a row between two events; the time is the median of such rows. Scans and layer norms take one
-   set of arrays after the other, so that none is still in the L2 cache; products, layers and
-   attention, of which operations are counted, have one set. What it could be at best, the floor, is
-   the longer of moving its bytes as fast as a copy does on the same GPU, and of the chain of
-   dependent instructions in each step. */
+   in a row between two events; its time is the median over such rows. Scans and layer norms use
+   several sets of arrays in turn, so that none is still in the L2 cache; products, layers and
+   attention, whose operations are counted, have one set. The floor is the shortest time possible:
+   that of moving the bytes as fast as a copy on the same GPU, or that of the chain of dependent
+   instructions in all steps, whichever is longer. */
 #define SRU_CUDA
 #include "../sru.h"
 #include <algorithm>
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-enum { CHAIN = 52, CHAIN_BACKWARD = 8 };        /* cycles of a step that wait for the one before */
+enum { CHAIN = 52, CHAIN_BACKWARD = 8 };        /* a step's cycles that wait for the step before */
 static const double LAUNCH = 3;                 /* us until a kernel is under way */
 static const char *const maths[] = { "float32", "TF32", "bfloat16", "float16" };
 
@@ -25,7 +25,7 @@ static const sru_backend *ops[4];
 static sru_context ctx;
 static double      copy_rate, clock_rate;       /* bytes and cycles a second */
 static double      seconds = 0.5;
-static size_t      cold = (size_t)512 << 20;    /* bytes that are no longer in L2 after a round */
+static size_t      cold = (size_t)512 << 20;    /* bytes of all sets, too many to be still in L2 */
 static int         json;
 static char        error[SRU_ERROR_SIZE];
 
@@ -47,7 +47,7 @@ static void check(cudaError_t e)
 
 static std::vector<void *> arrays;
 
-/* Random numbers between -1 and 1, in fewer bits if so stored: the same million again and again. */
+/* Random numbers between -1 and 1, stored as `storage` says: the same million again and again. */
 static float *floats(size_t n, sru_type storage = SRU_PLAIN)
 {
     static const size_t many = 1000003;
@@ -83,7 +83,7 @@ static void clear(void)
     ctx.work_size = 0;
 }
 
-/* Median of microseconds of call(0), call(1) ... call(sets - 1), call(0) ... */
+/* Median microseconds of a call: call(0), call(1) ... call(sets - 1), call(0) ... */
 static double measure(size_t sets, const std::function<void(size_t)> &call)
 {
     cudaEvent_t from, to;
@@ -100,7 +100,7 @@ static double measure(size_t sets, const std::function<void(size_t)> &call)
     check(cudaEventCreate(&from));
     check(cudaEventCreate(&to));
     for (int i = 0; i < 2; i++) call(at++%sets);
-    int calls = 0;                              /* they take a millisecond; the first is a trial */
+    int calls = 0;                              /* as many as take 1 ms; 0: a trial, to find out */
     while (times.size() < 21 || (total < seconds*1e6 && times.size() < 1000)) {
         float ms;
         check(cudaEventRecord(from, NULL));
@@ -196,8 +196,8 @@ static void bench_scan(size_t T, size_t B, size_t D)
     }
 }
 
-/* The product alone, and the layer with the product before it, forward, and forward and backward
-   with all gradients: of float32 arrays, and of arrays and weights in fewer bits. */
+/* The product alone; and the layer including its product, once forward and once forward and
+   backward with all gradients. Arrays are float32, or arrays and weights have fewer bits. */
 static void bench_layer(size_t T, size_t B, size_t D)
 {
     const size_t n = T*B*D;
@@ -249,7 +249,7 @@ static void bench_layer(size_t T, size_t B, size_t D)
     clear();
 }
 
-/* Causal, one head of P columns; operations of the visible pairs alone. */
+/* Causal attention with one head of P columns; only operations of visible pairs are counted. */
 static void bench_attention(size_t T, size_t B, size_t P)
 {
     const double flops = 2.0*(double)(T*(T + 1))*(double)(B*P);
@@ -316,8 +316,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help"))
             return puts("roofline_cuda [T B D] [--seconds N] [--json]: times a layer's operators "
-                        "on the GPU,\nbeside what its bandwidth and latency allow, N seconds each "
-                        "(0.5), in five shapes\nor the one given.") < 0;
+                        "on the GPU,\nN seconds each (0.5), beside what its bandwidth and latency "
+                        "allow: in five shapes,\nor only in the one given.") < 0;
         else if (!strcmp(argv[i], "--json")) json = 1;
         else if (!strcmp(argv[i], "--seconds") && i + 1 < argc) seconds = atof(argv[++i]);
         else if (given < 3 && atol(argv[i]) > 0) size[given++] = (size_t)atol(argv[i]);

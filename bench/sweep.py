@@ -1,10 +1,10 @@
-"""Shapes at random, most of them small: nowhere should more threads, or wider vectors, take longer.
+"""Times random shapes, most of them small: more threads or wider vectors should never take longer.
 
     make build/bench
     python3 bench/sweep.py [--count 200] [--seed 1] [--threads 2]
 
-Prints the shapes where they do, the worst first. Each is measured twice, in turn, and the shortest
-time counts; what other programs do meanwhile may still show as a few hundredths.
+Prints the shapes in which they do, the worst first. Each is measured twice in every way, by turns,
+and the shortest times count; other programs may still change a ratio by a few hundredths.
 """
 import argparse, json, os, random, subprocess, sys, time
 from peers import at_least, need
@@ -53,12 +53,12 @@ def report(title, worst, least):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=at_least(1), default=200, help="shapes (200)")
-    parser.add_argument("--seed", type=int, default=1, help="other shapes for each (1)")
-    parser.add_argument("--threads", type=at_least(1), default=2, help="compared with 1 (2)")
+    parser.add_argument("--count", type=at_least(1), default=200, help="number of shapes (200)")
+    parser.add_argument("--seed", type=int, default=1, help="each seed has other shapes (1)")
+    parser.add_argument("--threads", type=at_least(1), default=2, help="to compare with 1 (2)")
     parser.add_argument("--seconds", type=at_least(0, float), default=0.03,
-                        help="of a measurement (0.03)")
-    parser.add_argument("--least", type=float, default=1.1, help="ratio that is shown (1.1)")
+                        help="time of each measurement (0.03)")
+    parser.add_argument("--least", type=float, default=1.1, help="ratio above which to show (1.1)")
     a = parser.parse_args()
     need("build/bench")
     sets = [isa for isa in SETS if subprocess.run([BENCH, "linear", "1", "1", "1", "--isa", isa,
