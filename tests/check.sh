@@ -1,11 +1,11 @@
-# What the test scripts share; each begins with `. "$(dirname "$0")/check.sh"`. Answers --help with
-# the comment at the script's head, goes to the top folder, and makes an empty $dir to work in.
+# What the test scripts share. Each begins with `. "$(dirname "$0")/check.sh"`, which answers --help
+# with the comment at the script's head, goes to the top folder, and makes an empty $dir for work.
 
 case $1 in
 -h|--help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit ;;
 ?*)        echo "$0 takes no argument: see --help" >&2; exit 2 ;;
 esac
-unset CDPATH                        # by which cd may go elsewhere
+unset CDPATH                        # with it, cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C
 CC=${CC:-cc}
@@ -16,13 +16,13 @@ dir=build/tests/${dir#test_}/work
 rm -rf "$dir" && mkdir -p "$dir" || exit
 passed=0 failed=0
 
-# excerpt: what of $dir/log.txt is shown where a check fails
+# excerpt: prints what is shown of $dir/log.txt when a check fails
 excerpt() { head -n 12 $dir/log.txt; }
 
-# have COMMAND: it is installed; or says that what needs it is skipped
+# have COMMAND: succeeds if it is installed; else says that what needs it is skipped
 have() { command -v ${1%% *} > /dev/null || { echo "skipped: $1 is not installed"; false; }; }
 
-# count STATUS WHAT
+# count STATUS WHAT: counts a check, which has failed unless STATUS is 0; then says WHAT is wrong
 count()
 {
     if [ $1 = 0 ]; then
@@ -34,7 +34,7 @@ count()
     fi
 }
 
-# check WHAT COMMAND...: the command succeeds; what the one before it printed is in before.txt
+# check WHAT COMMAND...: the command must succeed; before.txt has what the one before it printed
 check()
 {
     what=$1; shift
@@ -43,7 +43,7 @@ check()
     count $? "$what: $*"
 }
 
-# finish: the last line, and the exit status
+# finish: prints the last line; its status is to be the script's exit status
 finish()
 {
     echo "$passed passed, $failed failed"

@@ -1,5 +1,5 @@
-/* Loads whatever bytes it is given: none may do harm, and each must load or be refused with a
-   sentence. As it is, a program that changes good files in ways that it can repeat; for a fuzzer:
+/* Loads any bytes that it is given: they must do no harm, and must load or be refused with a
+   sentence. On its own, the program changes good files in ways that it can repeat. As a fuzzer:
    clang -DFUZZ_ENTRY_ONLY -fsanitize=fuzzer,address,undefined tests/fuzz_load.c tests/sru.c */
 #include "test.h"
 #include "../sru.h"
@@ -11,9 +11,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MOST_WEIGHTS = 1 << 24 };
 
-static float sum;       /* of all that was read, so that it is read */
+static float sum;       /* of all values that were loaded, so that all are really read */
 
-/* A sentence that ends within its memory, or a fault of the library's that stops everything. */
+/* Ends the program with a sentence unless ok: the library then has a fault. */
 static void demand(int ok, const char *what)
 {
     if (ok) return;
@@ -26,7 +26,7 @@ static int ends(const char *error)
     return memchr(error, 0, SRU_ERROR_SIZE) != NULL;
 }
 
-/* Loads in the form `type`; runs a step where there is something to run. */
+/* Loads the bytes in the form `type`, and runs a step if that gives a network. */
 static void load(const uint8_t *data, size_t size, sru_type type, const char *prefix,
                  const sru_config *config)
 {
@@ -102,7 +102,7 @@ static void read_tensor(const uint8_t *data, size_t size, const char *name)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    /* in memory of its own, so that a checker sees a read past the end */
+    /* in memory of its own, so that a sanitizer sees a read past the end */
     uint8_t *copy = (uint8_t *)test_alloc(size);
     sru_config config;
     int type;
@@ -162,7 +162,7 @@ static void read_seeds(const char *directory)
 
 static size_t below(size_t n) { return n ? (size_t)(test_bits() % n) : 0; }
 
-/* Where the header ends, as far as there is one. */
+/* Where the header ends, or the file, if the header is not whole. */
 static size_t header_end(const uint8_t *p, size_t size)
 {
     size_t n = 0;
@@ -172,7 +172,7 @@ static size_t header_end(const uint8_t *p, size_t size)
     return n > size - 8 ? size : n + 8;
 }
 
-/* One change to *p, which has room for 4096 bytes more. */
+/* Makes one random change to the bytes at p, where there is room for 4096 more. */
 static void change(uint8_t *p, size_t *size)
 {
     static const char *const words[] = {
@@ -191,11 +191,11 @@ static void change(uint8_t *p, size_t *size)
     switch (test_bits() % 9) {
     case 0: p[at] = (uint8_t)test_bits(); break;
     case 1: p[at] = (uint8_t)(p[at] ^ 1 << below(8)); break;
-    case 2:                                             /* a digit to another */
+    case 2:                                             /* one digit becomes another */
         for (n = at; n < end && !(p[n] >= '0' && p[n] <= '9'); n++) { }
         if (n < end) p[n] = (uint8_t)('0' + below(10));
         break;
-    case 3: case 4: {                                   /* a word, over what is there or between */
+    case 3: case 4: {                                   /* a word, over or between others */
         const char *word = words[below(sizeof words/sizeof *words)];
         n = strlen(word);
         if (test_bits() % 2 && at + n <= *size) {
@@ -208,14 +208,14 @@ static void change(uint8_t *p, size_t *size)
         }
         break;
     }
-    case 5:                                             /* some bytes less */
+    case 5:                                             /* fewer bytes */
         n = 1 + below(40);
         if (at + n > *size) n = *size - at;
         memmove(p + at, p + at + n, *size - at - n);
         *size -= n;
         resize = -(int)n;
         break;
-    case 6: {                                           /* a piece of the header once more */
+    case 6: {                                           /* a piece of the header, repeated */
         const size_t from = end > 8 ? 8 + below(end - 8) : 0;
         n = 1 + below(200);
         if (from + n > *size) n = *size - from;
@@ -261,7 +261,7 @@ int main(int argc, char **argv)
     for (round = 0; round < rounds; round++) {
         size_t seed, size, room;
         uint8_t *p;
-        test_random_state = (uint64_t)round + 1;        /* each round can be repeated alone */
+        test_random_state = (uint64_t)round + 1;        /* so a round can be repeated alone */
         seed = round < seed_count ? (size_t)round : below((size_t)seed_count);
         size = seed_sizes[seed];
         room = size + 16384;
@@ -269,7 +269,7 @@ int main(int argc, char **argv)
         memcpy(p, seeds[seed], size);
         for (i = round < seed_count ? 0 : 1 + (int)below(test_bits() % 4 ? 3 : 20); i > 0; i--)
             if (size + 512 < room) change(p, &size);
-        LLVMFuzzerTestOneInput(p, size);                /* does not return from a fault */
+        LLVMFuzzerTestOneInput(p, size);                /* does not return if there is a fault */
         test_passed++;
         free(p);
     }

@@ -1,10 +1,10 @@
 /* The oracle: every operator, and whole networks of them, written straight from the equations.
-   Nothing here is fast or clever. It computes in REAL, double unless told otherwise, so that finite
-   differences can confirm each backward function to many digits; what the library computes in
-   float32 is then compared with it.
+   Nothing here is fast or clever. It computes in REAL, which is double unless defined otherwise, so
+   that finite differences can confirm each backward function to many digits. What the library
+   computes in float32 is then compared with it.
 
-   Conventions are those of sru.h: gradients of parameters are added to what is there, those of
-   activations overwrite, or add where beta is 1. Any gradient may be NULL: not wanted. */
+   Conventions are those of sru.h: gradients of parameters are added to what is there; those of
+   activations overwrite it or, where beta is 1, are added. A gradient may be NULL: not wanted. */
 #ifndef NAIVE_H
 #define NAIVE_H
 
@@ -101,7 +101,7 @@ typedef struct naive_step {
     int    pad;
 } naive_step;
 
-/* What c is multiplied by in gate i, 0 forget or 1 reset; and the gate. */
+/* The factor of c in gate i, which is 0 (forget) or 1 (reset); and the value of that gate. */
 static inline REAL naive_v(const naive_scan *p, const naive_step *s, size_t i, size_t n)
 {
     return (p->v ? p->v[i*p->N + n] : 0) + (p->vt ? p->vt[s->vt + i*p->N] : 0);
@@ -129,7 +129,7 @@ static inline naive_step naive_scan_step(const naive_scan *p, size_t t, size_t b
     return s;
 }
 
-/* The time of a unit's step number i: the second half of the units goes backward. */
+/* The time of a unit's step number i: if bidirectional, the second half of units goes backward. */
 static inline size_t naive_scan_time(const naive_scan *p, size_t n, size_t i)
 {
     return p->bidirectional && n >= p->N/2 ? p->T - 1 - i : i;
@@ -315,14 +315,14 @@ static inline void naive_adamw(REAL *p, REAL *m, REAL *v, REAL *g, REAL scale, R
 typedef struct naive_layer {
     size_t I, P;                    /* width of the input; of the projection, or 0 */
     int    K;
-    REAL  *x, *z, *stats, *a, *p;   /* input, normalised, its stats, dropped out, projected */
+    REAL  *x, *z, *stats, *a, *p;   /* input; normalised, its stats; after dropout; projected */
     REAL  *u, *c, *y;               /* of the scan; y is its output */
     REAL  *c0, *mask_c;             /* (B,N) */
-    REAL  *h;                       /* y, normalised or not, then dropped out */
+    REAL  *h;                       /* y, perhaps normalised, after dropout */
 } naive_layer;
 
 /* The fields of sru_io, with weights and gradients in REAL, laid out as SRU_PLAIN weights are.
-   Masks given are applied, those NULL are not: nothing is random here. */
+   Masks are applied unless they are NULL: nothing is random here. */
 typedef struct naive_net {
     const sru_model *model;             /* its config, and where its tensors lie */
     size_t         T, B;
@@ -335,8 +335,8 @@ typedef struct naive_net {
     naive_layer    layer[SRU_MAX_LAYERS];
 } naive_net;
 
-/* Where the tensor of a layer begins whose name ends thus; -1: there is none. Layer -1: of no
-   layer. */
+/* Where a layer's tensor begins whose name, after the layer's prefix, is `end`; -1: there is none.
+   Layer -1: a tensor that belongs to no layer. */
 static inline ptrdiff_t naive_find(const sru_model *model, int layer, const char *end)
 {
     char prefix[32];
@@ -353,7 +353,7 @@ static inline ptrdiff_t naive_find(const sru_model *model, int layer, const char
     return -1;
 }
 
-/* No two tensors of a new network begin with the same numbers, but for a scale. */
+/* Checks that no two tensors of a new network begin with the same numbers, up to a scale. */
 static inline void naive_check_drawn(const char *what, const sru_model *model)
 {
     uint64_t seen[16*SRU_MAX_LAYERS];
@@ -432,7 +432,7 @@ static inline const char *naive_product(const naive_net *net, int layer, int whi
     return which ? "transform_module.1.weight" : "transform_module.0.weight";
 }
 
-/* Fills in the scan of a layer; backward adds its gradients. */
+/* Fills in the scan of a layer; naive_net_backward() then fills in its gradients. */
 static inline naive_scan naive_net_scan(const naive_net *net, int l)
 {
     const sru_config *config = &net->model->config;
@@ -630,9 +630,9 @@ typedef struct naive_variable {
 } naive_variable;
 
 /* Confirms a gradient along random directions: (loss(v + e d) - loss(v - e d))/2e = gradient.d.
-   d has length 1. With e = 1e-5 the third derivative leaves an error of e*e/6 = 2e-11 times itself,
-   and the rounding of a loss of up to 100 one of 100*1e-16/1e-5 = 1e-9: together well below 1e-8
-   of the length of the gradient, where that is at least 1. */
+   d has length 1. With e = 1e-5 the third derivative leaves an error of e*e/6 = 2e-11 times itself;
+   rounding a loss of up to 100 leaves one of 100*1e-16/1e-5 = 1e-9. Together they are well below
+   1e-8 times the gradient's length, if that is at least 1. */
 static inline void naive_check_gradient(const char *what, REAL (*loss)(void *), void *arg,
                                         const naive_variable *v, int count)
 {

@@ -1,14 +1,14 @@
 #!/bin/sh
 # Builds and runs the tests. The last line is `N passed, N failed`, over all programs and checks.
 #
-#     tests/run.sh                all jobs, two at a time (JOBS=n: another number)
-#     tests/run.sh JOB...         only these: see --list
+#     tests/run.sh                runs all jobs, two at a time (JOBS=n: n at a time)
+#     tests/run.sh JOB...         runs only these jobs; --list prints the names of all
 #
-# A job is one way of building the library, with which every tests/test_*.c and tests/fuzz_*.c is
-# linked and run, or a script of checks. A program that ends without a line `N passed, N failed`, or
-# with a status that does not agree with it, counts as a failure.
+# A job is a script of checks, or one way of building the library: every tests/test_*.c and
+# tests/fuzz_*.c is then linked with it and run. A program counts as a failure if it ends without a
+# line `N passed, N failed`, or with a status that disagrees with this line.
 
-unset CDPATH                        # by which cd may go elsewhere
+unset CDPATH                        # with it, cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C
 export OMP_WAIT_POLICY=passive      # several programs share the machine: no thread may spin
@@ -17,7 +17,7 @@ CXX=${CXX:-c++}
 strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 here=build/tests
 libraries='-lm -lpthread'
-threads='-DSRU__PORTION=1000 -DSRU__SHARE=1'    # several threads for small work too, as tests have
+threads='-DSRU__PORTION=1000 -DSRU__SHARE=1'    # several threads even for small work, as in tests
 jobs='undefined address aarch64 cuda header examples charlm isa clang clang++ fast cc c++
       native scalar scalar-native cblas m32 wasm windows armhf s390x readme'
 
@@ -29,10 +29,10 @@ job()
     clang)          variant clang -std=c99 -O2 $(openmp clang) $threads ;;
     c++)            variant $CXX -x c++ -std=c++11 -O1 $(openmp $CXX) $threads ;;
     clang++)        variant clang++ -x c++ -std=c++17 -O2 $(openmp clang++) ;;
-    # pointers that overflow are found with the scalar kernels: the others take minutes to compile
+    # job scalar looks for pointers that overflow: with other kernels, that takes minutes to compile
     undefined)      variant $CC  -std=c99 -O2 -g1 $(openmp $CC) $threads $sanitize \
                         -fno-sanitize=pointer-overflow ;;
-    address)        echo leak:libomp > $dir/known.txt       # its own
+    address)        echo leak:libomp > $dir/known.txt       # leaks of libomp itself
                     export LSAN_OPTIONS=suppressions=$dir/known.txt:print_suppressions=0
                     variant clang -std=c99 -O1 -gline-tables-only $(openmp clang) $threads \
                         -fsanitize=address ;;
@@ -47,7 +47,7 @@ job()
                     emulated qemu-aarch64 clang --target=aarch64-linux-gnu -static -fuse-ld=lld ;;
     wasm)           emulated 'node --no-warnings --single-threaded tests/wasi.mjs' clang \
                         --target=wasm32-wasi -msimd128 -ffast-math -Wl,-z,stack-size=1048576 ;;
-    # Wine finds no folder whose name has other letters than the locale
+    # Wine finds no folder whose name has letters that are not in the locale
     windows)        export WINEPREFIX="$PWD/$dir/wine" WINEDEBUG=-all LC_ALL=C.UTF-8; suffix=.exe
                     emulated wine x86_64-w64-mingw32-gcc -static
                     wineserver -k 2> /dev/null      # else it may still write there
@@ -55,7 +55,7 @@ job()
     armhf)          export SRU_ISA=neon; sources='tests/test_golden.c tests/test_srupp.c'
                     emulated qemu-arm clang --target=arm-linux-gnueabihf -mfpu=neon-vfpv4 -static \
                         -fuse-ld=lld -D_FILE_OFFSET_BITS=64 ;;
-    # numbers in memory begin with their highest byte, in files with their lowest
+    # here numbers in memory begin with their highest byte; in files, always with their lowest
     s390x)          sources='tests/test_golden.c tests/test_files.c'
                     emulated qemu-s390x clang --target=s390x-linux-gnu -static ;;
     isa)            instruction_sets ;;
@@ -71,7 +71,7 @@ job()
 }
 sanitize='-fsanitize=undefined -fno-sanitize-recover=all'
 
-# Whether a compiler, with its flags, makes programs here, and has the headers of its C library.
+# Whether a compiler, with its flags, makes programs that run here, and has the C library's headers.
 works()
 {
     printf '#include <errno.h>\nint main(void) { return errno; }\n' > $dir/try.c
@@ -80,15 +80,15 @@ works()
 
 openmp() { works "$@" -fopenmp > $dir/openmp.txt 2>&1 && echo -fopenmp; }
 
-# By which gcc fuses products with sums as seldom as where it is tuned for Zen 5.
+# Prints the flag with which gcc fuses products with sums as seldom as when it is tuned for Zen 5.
 tuned() { works "$@" --param=avoid-fma-max-bits=512 && echo --param=avoid-fma-max-bits=512; }
 
 say() { printf '%-15s %s\n' "$name" "$*"; }
 
-# What failed is said at once, and again at the end of all jobs.
+# Says what failed, at once; it is said again at the end of all jobs.
 fail() { say "$*" | tee -a $dir/failures.txt; failed=$((failed + 1)); }
 
-# report PROGRAM COMMAND...: runs it and adds up what it counts.
+# report PROGRAM COMMAND...: runs the command, and adds its counts to passed and failed.
 report()
 {
     program=$1; shift
@@ -115,7 +115,7 @@ report()
     say "$program: $last ($took s)"
 }
 
-# variant COMPILER FLAGS...: builds the library once, and every test program with it; runs them.
+# variant COMPILER FLAGS...: builds the library once and every test program with it; runs these.
 build()
 {
     if ! works "$@"; then
@@ -149,7 +149,7 @@ variant()
     for program in $programs; do report $program $emulator $dir/$program$suffix; done
 }
 
-# emulated EMULATOR COMPILER FLAGS...: programs that ask little of a system, for another one.
+# emulated EMULATOR COMPILER FLAGS...: programs that need little of a system, built for another one.
 emulated()
 {
     emulator=$1 libraries=-lm; shift
@@ -157,8 +157,8 @@ emulated()
     variant "$@" -std=c99 -O2 -Wno-unknown-pragmas -Wno-unused-command-line-argument
 }
 
-# The golden cases with each instruction set that this machine has, and on processors that lack
-# some. The other programs go through all of them by themselves.
+# Runs the golden cases with each instruction set that this machine has, and on processors that lack
+# some. The other programs try all instruction sets by themselves.
 instruction_sets()
 {
     sources=tests/test_golden.c
@@ -182,7 +182,7 @@ END
     unset SRU_ISA
     say "products of bfloat16, where this machine and build have them, with larger tolerances"
     report test_golden $dir/test_golden --bf16
-    # processors without AVX2, without FMA, without AVX-512: what they lack ends the program
+    # processors without AVX2, FMA, AVX-512 in turn: instructions that they lack end the program
     for cpu in SandyBridge:sse2 Haswell,-fma:sse2 Haswell:avx2; do
         emulator="qemu-x86_64 -cpu ${cpu%:*}" isa=${cpu#*:}
         if ! works $CC; then
@@ -197,7 +197,7 @@ END
     emulator=
 }
 
-# Products by OpenBLAS, whose bits may vary: the programs that do not rely on the same bits.
+# Products by OpenBLAS, whose bits may vary: only for programs that do not rely on the same bits.
 openblas()
 {
     sources='tests/test_operators.c tests/test_golden.c'

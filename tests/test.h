@@ -1,5 +1,5 @@
 /* What every test program shares: CHECK, the error of an array, repeatable random numbers.
-   Include it before anything else: it asks for POSIX, to set the environment with.
+   Include it before anything else, because it asks for POSIX, which can set the environment.
 
        int main(int argc, char **argv)
        {
@@ -26,7 +26,7 @@
 #include <direct.h>
 #endif
 
-/* The numbers of threads that are tried go up to this; without OpenMP all do the same. */
+/* Tests try numbers of threads up to this one; without OpenMP, all of them do the same. */
 #ifdef _OPENMP
 enum { TEST_THREADS = 3 };
 #else
@@ -36,8 +36,8 @@ enum { TEST_THREADS = 2 };
 static long     test_passed, test_failed;
 static uint64_t test_random_state = 1;
 
-/* Counts a check. Where it fails, prints the place, the condition and the values; its value is
-   that of the condition, so that a test can stop early. */
+/* Counts a check. If the condition is false, prints the place, the condition and the values. The
+   value of CHECK is that of the condition, so that a test can stop early. */
 #define CHECK(cond, ...) test_check((cond) ? 1 : 0, __FILE__, __LINE__, #cond, __VA_ARGS__)
 
 #ifdef __GNUC__
@@ -60,8 +60,8 @@ static inline int test_check(int ok, const char *file, int line, const char *con
     return ok;
 }
 
-/* Answers --help, and refuses options that `about` does not name, and other arguments if it names
-   no [DIR...]. What is left is the program's own. */
+/* Answers --help with `about`. Refuses options that `about` does not name and, unless it names
+   [DIR...], any other arguments. The program reads the rest itself. */
 static inline void test_begin(int argc, char **argv, const char *about)
 {
     int i;
@@ -80,7 +80,7 @@ static inline void test_begin(int argc, char **argv, const char *about)
     }
 }
 
-/* The number that an argument is, from 1 to `most`. */
+/* The number that an argument holds, which must be from 1 to `most`. */
 static inline long test_number(const char *argument, long most)
 {
     char *end;
@@ -92,15 +92,15 @@ static inline long test_number(const char *argument, long most)
     return number;
 }
 
-/* The last line, and the exit status. */
+/* Prints the last line, and returns the exit status. */
 static inline int test_end(void)
 {
     printf("%ld passed, %ld failed\n", test_passed, test_failed);
     return test_failed ? 1 : 0;
 }
 
-/* In memory, and not as arguments and results: with -ffast-math clang 18 and later take those for
-   numbers that are neither infinite nor NaN, and warn of NAN and INFINITY. */
+/* These take floats in memory, not as arguments and results: with -ffast-math, clang 18 and later
+   take the latter for neither infinite nor NaN, and warn of NAN and INFINITY. */
 static inline uint32_t test_bits_at(const float *x)
 {
     uint32_t bits;
@@ -121,14 +121,14 @@ static inline float test_from_bits(uint32_t bits)
     return x;
 }
 
-/* 1 unless *x is infinite or NaN. By its bits, because under -ffast-math isnan() is always 0. */
+/* 1 unless *x is infinite or NaN, by its bits: with -ffast-math, isnan() is always 0. */
 static inline int test_finite(const float *x)
 {
     return (test_bits_at(x) & 0x7f800000) != 0x7f800000;
 }
 
-/* ||a - b|| / ||b||, where b is taken to be no shorter than the root of `least`; ||a|| where b and
-   least are 0; 1e300 if a holds an infinity or a NaN. */
+/* ||a - b|| / ||b||, with ||b|| taken to be at least the root of `least`; ||a|| if both b and least
+   are 0; 1e300 if a holds an infinity or a NaN. */
 static inline double test_error_above(const float *a, const double *b, size_t n, double least)
 {
     double diff = 0, norm = 0;
@@ -161,8 +161,8 @@ static inline double test_error(const float *a, const float *b, size_t n)
     return sqrt(norm > 0 ? diff/norm : diff);
 }
 
-/* A call returned what it should; where that is an error, with a sentence in message, which is
-   cleared for the next. */
+/* Checks that a call returned the error that it should, with a sentence in message, and clears the
+   message for the next call. */
 static inline void test_status(int got, int want, char *message, size_t size, const char *what)
 {
     CHECK(got == want, "%s: status is %d, not %d: %.*s", what, got, want, (int)size, message);
@@ -171,7 +171,7 @@ static inline void test_status(int got, int want, char *message, size_t size, co
     memset(message, 0, size);
 }
 
-/* A new folder for temporary files; path has 512 bytes. */
+/* Makes a new folder for temporary files; path has 512 bytes. */
 static inline void test_folder(char *path)
 {
     const char *where = getenv("TMPDIR");
@@ -190,7 +190,7 @@ static inline void test_folder(char *path)
     }
 }
 
-/* The next of a repeatable sequence (splitmix64), which test_random_state starts anew. */
+/* The next number of a repeatable sequence (splitmix64), which test_random_state can start anew. */
 static inline uint64_t test_bits(void)
 {
     uint64_t z = test_random_state += UINT64_C(0x9e3779b97f4a7c15);
@@ -212,8 +212,8 @@ static inline void test_fill(float *a, size_t n, double scale)
     for (i = 0; i < n; i++) a[i] = (float)(scale*test_random());
 }
 
-/* n numbers drawn uniformly between +-bound: their mean, variance and extremes. Standard deviations
-   of the first two are bound/sqrt(3n) and variance*sqrt(0.8/n); five of them are allowed. */
+/* Checks mean, variance and extremes of n numbers drawn uniformly between +-bound. The first two
+   have standard deviations of bound/sqrt(3n) and variance*sqrt(0.8/n); five of them are allowed. */
 static inline void test_uniform(const char *what, const float *a, size_t n, double bound)
 {
     double mean = 0, var = 0, max = 0, count = (double)n;
@@ -257,7 +257,7 @@ static inline float *test_floats(size_t n)
     return (float *)test_alloc(n*sizeof(float));
 }
 
-/* Asks for the kernels of an instruction set from now on. 0: the system cannot. */
+/* Asks for the kernels of an instruction set from now on. Returns 0 if the system cannot. */
 static inline int test_set_isa(const char *name)
 {
 #ifdef _WIN32
@@ -267,8 +267,8 @@ static inline int test_set_isa(const char *name)
 #endif
 }
 
-/* Whether this machine and build have the kernels of an instruction set: -1 where that is unknown.
-   The last one of names that it has is the best. */
+/* Whether this machine and build have the kernels of an instruction set; -1 if that is unknown. Of
+   test_each_isa()'s names, the last that they have is the best. */
 static inline int test_has_isa(const char *name)
 {
     if (!strcmp(name, "scalar")) return 1;
@@ -290,8 +290,8 @@ static inline int test_has_isa(const char *name)
 #endif
 }
 
-/* Runs tests with the best kernels, then with all others that there are; or, where SRU_ISA is in
-   the environment, with those alone. name() tells which are in use. */
+/* Runs tests with the best kernels, then with all others that there are; but if SRU_ISA is in the
+   environment, only with the kernels that it names. name() tells which kernels are in use. */
 static inline void test_each_isa(const char *(*name)(void), void (*run)(void))
 {
     static const char *const names[] = {"scalar", "sse2", "avx2", "avx512", "neon", "simd128",

@@ -6,10 +6,10 @@ case ${1-} in
 esac
 [ $# = 1 ] || { echo "test_charlm.sh takes one program: see --help" >&2; exit 1; }
 [ -x "$1" ] || { echo "test_charlm.sh: there is no program $1: build it first" >&2; exit 1; }
-unset CDPATH                        # by which cd may go elsewhere, and print where
+unset CDPATH                        # with it, cd may go elsewhere, and print where
 charlm=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 header=$(cd "$(dirname "$0")/.." && pwd)/sru.h
-export OMP_WAIT_POLICY=passive      # waiting threads that spin are slow where cores are shared
+export OMP_WAIT_POLICY=passive      # where cores are shared, threads that spin make all slow
 
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
@@ -96,7 +96,7 @@ train --steps 40 --threads 1 --dropout 0.3 --model drop2.safetensors > drop2
 check "dropout changes the training"           differ one.safetensors drop.safetensors
 check "dropout: 1 thread writes the bytes of 2" cmp drop.safetensors drop2.safetensors
 
-# products of bfloat16, where this machine and build have them
+# products of bfloat16, if this machine and build have them
 train --steps 40 --threads 2 --type bf16 --model half.safetensors > half
 train --steps 40 --threads 1 --type bf16 --model half2.safetensors > half2
 check "bfloat16: 1 thread writes the bytes of 2" cmp half.safetensors half2.safetensors
@@ -109,8 +109,8 @@ fi
 train --seconds 0.3 --model seconds.safetensors > seconds
 check "training by the clock"                  ends_with_test seconds
 
-# SRU++: attention across batches in training, through rings in evaluation and sampling; alpha, by
-# which it counts, begins at 0, and gets somewhere in 90 steps only at a high rate
+# SRU++: attention across batches in training, and through rings in evaluation and sampling. Its
+# factor alpha begins at 0, and grows enough in 90 steps only at a high learning rate
 pp() { train --arch srupp --steps 90 --lr 0.03 --projection 16 --window 20 "$@"; }
 pp --threads 1 --model pp.safetensors > pp
 check "training of SRU++ succeeds"             [ $? = 0 ]
@@ -130,7 +130,7 @@ check "and in no other"                        [ "$(wc -l < last_alpha)" = 1 ]
 "$charlm" sample pp.safetensors --prime 'static ' --length 50 > pp_sample
 check "SRU++ samples through its ring"         [ "$(wc -c < pp_sample)" = 58 ]
 
-# going on with a model, whose sizes count
+# going on with a model, whose sizes hold
 more() { "$charlm" train text --batch 8 --length 32 --threads 1 "$@"; }
 more --from one.safetensors --steps 200 --model more.safetensors > more
 check "training goes on"                       [ $? = 0 ]
@@ -162,7 +162,7 @@ check "temperature 0 has no chance in it"      cmp cold1 cold2
 
 # Ctrl-C
 "$charlm" train text --hidden 48 --seconds 500 --model stop.safetensors > stop &
-for i in $(seq 100); do                 # until it has begun
+for i in $(seq 100); do                 # waits until it has begun
     [ -s stop ] && break
     sleep 0.1
 done
@@ -173,7 +173,7 @@ check "last line of an interrupted training"   ends_with_test stop
 "$charlm" eval stop.safetensors text > stop_eval
 check "its model is whole"                     same_test stop stop_eval
 
-# what can go wrong before there is a better model leaves the old one
+# whatever goes wrong before there is a better model, the old one stays
 old() { cp one.safetensors old.safetensors; rm -rf old.safetensors.csv; }
 old
 refuses "diverged"                  train text --steps 40 --lr 1000 --model old.safetensors
@@ -184,7 +184,7 @@ old; mkdir old.safetensors.csv
 refuses "old.safetensors.csv"       train text --steps 40 --model old.safetensors
 check "so does a loss curve that cannot be written"         cmp one.safetensors old.safetensors
 old
-# under nohup all that is started ignores hang-ups, if nothing sets that right
+# under nohup, all that is started ignores hang-ups, unless that is set right
 hangups=$(env --default-signal=HUP echo env --default-signal=HUP 2> /dev/null)
 $hangups "$charlm" train text --seconds 500 --model old.safetensors > hangup 2>&1 &
 for i in $(seq 100); do
@@ -218,7 +218,7 @@ else
     echo "skipped: output that cannot be written, for /dev/full is not there"
 fi
 
-# what it writes does not take the place of the text, whatever its name
+# what it writes never takes the place of the text, whatever the text's name
 for text in same same.csv same.svg same.sru_save; do cp text $text; done
 ln -s same.csv link
 for text in ./same same.csv same.svg same.sru_save link; do
@@ -226,7 +226,7 @@ for text in ./same same.csv same.svg same.sru_save link; do
 done
 for text in same same.csv same.svg same.sru_save; do check "$text is as it was" cmp text $text; done
 
-# on a terminal a row of progress takes the place of the one before, if it is no longer than 79
+# on a terminal, a row of progress replaces the one before if it is no longer than 79 characters
 if [ -n "$(script -qec 'echo works' /dev/null 2> /dev/null < /dev/null)" ]; then
     (export charlm; script -qec '"$charlm" train text --hidden 48 --seconds 2 --model rows' \
         /dev/null > rows.txt < /dev/null)

@@ -1,4 +1,4 @@
-/* The operators of sru_cuda.cu beside those of the CPU, and networks that run and train on both.
+/* Compares the operators of sru_cuda.cu, and networks that run and train, with those on the CPU.
    Linked with the CUDA Toolkit, this runs on a GPU; with -I tests/cuda, on the stand-in. */
 #include "test.h"
 #define SRU_CUDA
@@ -49,10 +49,10 @@ struct side {
         test_fill(values.data(), n, scale);
         return put(values);
     }
-    /* What is to be written starts as NaN, so that what is left out shows. */
+    /* Arrays to be written start as NaN, so that what is left out shows. */
     float *blank(size_t n) { return put(floats(n, NAN)); }
 
-    /* What a scan has in this form on the GPU; on the CPU the same values in float32. */
+    /* Arrays that a scan has in this form on the GPU; on the CPU, the same values in float32. */
     sru_type storage = SRU_PLAIN;
     bool narrow() const { return storage != SRU_PLAIN && ctx.op != sru_cpu(); }
     float *store(floats values)
@@ -67,7 +67,7 @@ struct side {
         }
         return narrow() ? (float *)put(halves) : put(values);
     }
-    /* columns: of one sign in each of so many. */
+    /* columns: each of so many columns has only one sign. */
     float *random_stored(size_t n, size_t columns = 0)
     {
         floats values(n);
@@ -128,8 +128,8 @@ static const sru_backend *gpu;
 static double worst;
 static int brief;                   /* 1: fewer cases, 2: only a few of operators */
 
-/* The test on both sides, and again on the GPU, which must give the same bits; with a tolerance of
-   1 these alone count. */
+/* Runs the test on both sides, and again on the GPU, which must give the same bits. If tolerance is
+   1, only these bits count. */
 static void compare(const char *what, const test &run, double tolerance)
 {
     results all[3];
@@ -157,8 +157,8 @@ static void report(const char *what)
 
 /* ---- operators ------------------------------------------------------------------------------- */
 
-/* bias: with one, and its gradient; beta of the input's gradient. Products of the gradients take w
-   itself, whatever the type of those of the output. */
+/* bias: with a bias and its gradient; beta is that of the input's gradient. Products for gradients
+   take w itself, whatever type the products for the output take. */
 static results linear(side &s, size_t rows, size_t n, size_t k, bool bias, float beta,
                       sru_type type)
 {
@@ -199,7 +199,7 @@ static void test_linear(void)
     report("linear");
 }
 
-/* What a scan may have, drawn for each case. */
+/* Options that a scan may have, drawn for each case. */
 enum { BOTH = 1, TANH = 2, FOUR = 4, STEPS = 8, PADDED = 16, MASK = 32, START = 64, GATES = 128,
        SKIP = 256, SCALE = 512, WIDE = 1024, PRODUCT = 2048, STATE = 4096, INPLACE = 8192,
        ONE = 16384 };      /* gate: SSRU */
@@ -218,7 +218,7 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     p.storage = s.narrow() ? s.storage : SRU_PLAIN;
     if (s.ctx.op == sru_cpu() && type == SRU_F16) type = SRU_PLAIN;
     const size_t ldc = p.ldc ? p.ldc : N;
-    /* SSRU's gradient jumps where c is 0: what is stored in fewer bits must not change its sign */
+    /* SSRU's gradient jumps where c is 0: what is stored in fewer bits must not change c's sign */
     const bool away = has & ONE && s.storage != SRU_PLAIN;
     if (away) has &= ~(PRODUCT | START);
     if (has & PADDED) {
@@ -295,7 +295,7 @@ static results scan(side &s, size_t T, size_t B, size_t D, size_t A, int has, sr
     return r;
 }
 
-/* Against float32 on the CPU: values that are stored in fewer bits are off by as much. */
+/* Compared with float32 on the CPU: values stored in fewer bits are off by that rounding. */
 static void test_scan(sru_type storage, double tolerance)
 {
     static const char *const names[] = { "scan", "", "scan of bfloat16", "", "scan of float16" };
@@ -374,7 +374,7 @@ static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int h
     p.dkv = s.blank(S*B*2*P);
     p.dalpha = s.random(1);
     s.call([=](const sru_context *c) { return c->op->attention_backward(c, &p); });
-    /* together, for some of them are what is left of sums that nearly cancel */
+    /* compared together, because some are what is left of sums that nearly cancel */
     floats gradients = s.get(p.dkv, S*B*2*P);
     const floats dq = s.get(p.dq, T*B*P), dalpha = s.get(p.dalpha, p.alpha ? 1 : 0);
     gradients.insert(gradients.end(), dq.begin(), dq.end());
@@ -581,8 +581,8 @@ static void test_elements(void)
     report("dropout, norm, adamw");
 }
 
-/* Products in fewer bits, against those of the CPU in float32: stated errors, and not so small as
-   those of more bits. */
+/* Products in fewer bits, compared with the CPU's in float32: errors must be as stated, and not as
+   small as with more bits. */
 static void test_math(void)
 {
     static const struct { sru_cuda_math math; const char *name; double least, tolerance; } list[] =
@@ -758,7 +758,7 @@ static void test_networks(void)
     report("networks");
 }
 
-/* The gradients of the GPU along a direction, against differences of its losses. */
+/* Compares the GPU's gradients along a direction with differences of its losses. */
 static void test_differences(void)
 {
     const sru_config f = config_of(1 + 4 + 16);
@@ -861,7 +861,7 @@ static void expect(sru_status is, sru_status should, const char *error, const ch
           "does not hold '%s'", (int)is, (int)should, error, sentence);
 }
 
-/* Calls f(p) with each of `count` pointers in turn in host memory: it is refused, and named. */
+/* Calls f(p) with each of `count` pointers, in turn, in host memory: it is refused, and named. */
 template <class F> static void test_pointers(side &s, const char *name, int count, F f)
 {
     float *const there = s.put(floats(8)), here[8] = { 0 };
@@ -992,7 +992,7 @@ static void test_errors(void)
     s.error[0] = 0;
     CHECK(!op->pack(&s.ctx, NULL, SRU_F32, NULL, huge, 16) && strstr(s.error, "too large"),
           "pack: sizes that do not fit: '%s'", s.error);
-    double nothing = 1;         /* where there are no elements, nobody looks at their arrays */
+    double nothing = 1;         /* if there are no elements, their arrays are not looked at */
     CHECK(!op->softmax_loss(&s.ctx, &nothing, here, here, (const int32_t *)here, 1, 0, 4)
           && nothing == 0 && !op->norm(&s.ctx, &nothing, here, 0) && nothing == 0
           && !op->adamw(&s.ctx, here, here, here, here, 1, 1, 0, 0, 1, 0, 1, 0)
@@ -1041,7 +1041,7 @@ static void test_errors(void)
     op->release(&s.ctx, NULL);
 }
 
-/* What the CPU does with arrays that have no elements, or are not wanted, the GPU does, too. */
+/* The GPU does the same as the CPU with arrays that have no elements or are not wanted. */
 static void test_empty(void)
 {
     side s(gpu), cpu(sru_cpu());

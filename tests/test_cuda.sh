@@ -1,15 +1,15 @@
 #!/bin/sh
-# Tests sru_cuda.cu without a GPU: compiled as C++, it runs on the stand-in of tests/cuda, with
-# several schedules, with sanitizers, and with planted faults that the tests must find. The last
-# line is `N passed, N failed`.
+# Tests sru_cuda.cu without a GPU: compiled as C++, it runs on tests/cuda, a stand-in for the CUDA
+# Toolkit, with several schedules, with sanitizers, and with planted faults that the tests must
+# find. The last line is `N passed, N failed`.
 
 . "$(dirname "$0")/check.sh"
 have "$CXX" || { finish; exit; }
 strict='-Wall -Wextra -Wpedantic -Werror -Wno-unknown-pragmas -Wno-clobbered'
-# with so little scratch memory at a time, scans and attention go in many parts
+# little scratch memory at a time, so that scans and attention are computed in many parts
 gpu='-std=c++17 -I. -Itests/cuda -DSRU_STANDIN -DSRU_CUDA_U=20000 -DSRU_CUDA_SCORES=20000'
 
-# else Ctrl-C leaves alone what timeout runs
+# --foreground, or Ctrl-C does not reach what timeout runs
 timeout=$(timeout --foreground 9 echo timeout --foreground 2> /dev/null || echo timeout)
 
 excerpt() { grep -E 'failed|error|warning|stand-in|ERROR' $dir/log.txt | head -n 8; }
@@ -24,7 +24,7 @@ compile()
     esac > $dir/log.txt 2>&1 || { count 1 "$source does not compile: $*"; return 1; }
 }
 
-# run WHAT PROGRAM ARGUMENTS...: it passes, which is one check
+# run WHAT PROGRAM ARGUMENTS...: all of the program's checks must pass; that is one check here
 run()
 {
     what=$1; shift
@@ -58,7 +58,7 @@ for math in '' =TF32 =BF16 =FP16; do
     run "golden cases, --cuda$math" $dir/test_golden --cuda$math
 done
 
-# ---- a language model: trained on either side, it comes out the same -----------------------------
+# ---- a language model comes out the same, whether trained on the CPU or on the GPU ---------------
 
 compile examples/charlm.c charlm.o -O1 -DSRU_NO_DISPATCH
 link charlm $dir/charlm.o $dir/sru_cuda.o -lm
@@ -82,7 +82,7 @@ for arch in sru 'srupp --projection 6 --window 7'; do
     count $? "charlm --arch $arch: it writes something else on the GPU"
 done
 
-# ---- the benchmarks go through -------------------------------------------------------------------
+# ---- the benchmarks run to their end -------------------------------------------------------------
 
 compile bench/roofline.cpp roofline.o
 link roofline $dir/roofline.o $dir/sru_cuda.o $dir/sru.o
@@ -111,7 +111,7 @@ done
 
 export ASAN_OPTIONS=detect_stack_use_after_return=0     # else gcc 14's is fifty times as slow
 
-# sanitize NAME HOW FLAG: the stand-in's own code comes from the first object, and should be fast
+# sanitize NAME HOW FLAG: FLAG makes the first object fast, which contains the stand-in's own code
 sanitize()
 {
     flags="-fsanitize=$1 -fno-sanitize-recover=all"
@@ -125,7 +125,7 @@ sanitize thread --few -O1
 
 # ---- with planted faults -------------------------------------------------------------------------
 
-# plant N EXPRESSION: edits a copy of sru_cuda.cu, which has the fault N where FAULT=N
+# plant N EXPRESSION: edits the copy of sru_cuda.cu, so that it has fault N if FAULT=N
 plant()
 {
     sed "$2" $dir/faults.cu > $dir/more.cu
@@ -133,8 +133,8 @@ plant()
     mv $dir/more.cu $dir/faults.cu
 }
 
-# find N WHAT: the tests fail, or the stand-in ends them, in time (else 124); after the first
-# failure the program is no longer read, and ends at the next
+# find N WHAT: the tests must fail, or the stand-in must end them, in time (else the status is 124).
+# After the first failure, nothing reads what the program prints, and it ends at the next
 find()
 {
     why=$({ FAULT=$1 $timeout 300 $dir/faults --brief 2>&1; echo "ended with $?"; } |

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs the examples and the benchmarks, and looks at what they print. The last line is
-# `N passed, N failed`. CC names the compiler; clang too looks at them where there is one.
+# Runs the examples and the benchmarks, and checks what they print. The last line is
+# `N passed, N failed`. CC names the compiler; clang checks the code too, where it is installed.
 
 . "$(dirname "$0")/check.sh"
 warnings='-std=c99 -Wall -Wextra -Wpedantic -Wshadow -Werror'
 
-refused()                       # refused COMMAND...: it fails, with one sentence on stderr only
+refused()                       # refused COMMAND...: it must fail with one sentence, on stderr only
 {
     "$@" > $dir/log.txt 2> $dir/error.txt
     status=$?
@@ -14,7 +14,7 @@ refused()                       # refused COMMAND...: it fails, with one sentenc
     count $? "is not refused by one sentence: $*"
 }
 
-unwritten()                     # unwritten COMMAND...: it fails so if its output cannot be written
+unwritten()                     # unwritten COMMAND...: it must fail if its output cannot be written
 {
     [ -w /dev/full ] || { echo "skipped: there is no /dev/full"; return; }
     "$@" > /dev/full 2> $dir/error.txt
@@ -22,10 +22,10 @@ unwritten()                     # unwritten COMMAND...: it fails so if its outpu
     count $? "does not say that its output cannot be written: $*"
 }
 
-# numbers FILE: those of the lines "h[...] = ...", one a line
+# numbers FILE: prints the numbers of the lines "h[...] = ...", one a line
 numbers() { sed -n 's/^h\[.*\] = *//p' $1 | tr -s ' ' '\n' | grep '[0-9]'; }
 
-# close FILE FILE TOLERANCE: as many numbers, and none further apart
+# close FILE FILE TOLERANCE: the files must have as many numbers, and none further apart than that
 close()
 {
     numbers $1 > $dir/a.txt
@@ -65,14 +65,14 @@ for program in bench/setup bench/curves.sh tests/pytorch/setup tests/pytorch/run
                tests/test_readme.sh; do
     refused timeout 9 sh $program --nonsense
 done
-mkdir -p $dir/elsewhere/tests           # where cd goes by CDPATH, if nothing keeps it here
+mkdir -p $dir/elsewhere/tests           # where CDPATH leads cd, if nothing keeps it here
 check "where CDPATH has another folder tests" env CDPATH=$dir/elsewhere sh tests/run.sh --help
 mkdir -p $dir/stuck/build/tests/readme/result/stuck $dir/stuck/tests   # as if it were another's
 cp tests/run.sh $dir/stuck/tests
 refused sh $dir/stuck/tests/run.sh readme
 refused env TMPDIR=$dir/no-such-folder bash tests/test_charlm.sh build/charlm
 check "learning.py has what it runs" sh -c 'make -n -W sru.h learning | grep bench/bench.c'
-if have python3; then                   # which need not have torch for it
+if have python3; then                   # it need not have torch for these checks
     for program in bench/learning.py bench/peers.py bench/peers_cuda.py bench/sweep.py \
                    tests/pytorch/compare.py examples/pytorch.py bench/contestants.py; do
         check "--help" python3 $program --help
@@ -93,7 +93,7 @@ mkdir -p $dir/run/build
 cp build/charlm $dir/run/build
 cp sru.h $dir/run
 make -n --no-print-directory run > $dir/run/recipe
-# what is started in the background ignores Ctrl-C, if nothing sets that right
+# what a script starts in the background ignores Ctrl-C, unless that is set right
 interrupts=$(env --default-signal=INT echo env --default-signal=INT 2> /dev/null)
 if have setsid && [ -n "$interrupts" ]; then
     (cd $dir/run && exec $interrupts setsid sh recipe > out 2>&1) &
@@ -132,7 +132,7 @@ cp $dir/log.txt $dir/pytorch-c.txt
 check "pytorch.c prints what pytorch.py does" close $dir/pytorch.txt $dir/pytorch-c.txt 1.1e-5
 refused build/pytorch tests/golden/sru_basic.safetensors
 
-# a network that reads backwards, too, as wide as the one of pytorch.py, and one that attends to all
+# two networks: a bidirectional one as wide as pytorch.py's, and one that attends to all steps
 cat > $dir/backwards.c <<'END'
 #define SRU_IMPLEMENTATION
 #include "../../../../sru.h"
@@ -158,7 +158,7 @@ check "mcu" build/mcu
 cp $dir/log.txt $dir/mcu.txt
 check "mcu.c is close to hello.c" close $dir/hello.txt $dir/mcu.txt 2e-3
 
-# on a board of QEMU, whose stack and floating-point unit somebody must set up
+# on a board of QEMU; board.c sets up its stack and its floating-point unit
 if have arm-none-eabi-gcc && have qemu-system-arm; then
     cat > $dir/board.c <<'END'
 extern void _start(void);
@@ -212,7 +212,7 @@ refused build/train $dir/text.txt $dir/../$(basename $dir)/text.txt
 check "the text is as it was" cmp sru.h $dir/text.txt
 for program in hello pytorch mcu teach audio server train; do unwritten build/$program; done
 
-# ---- in a browser, as far as Node.js is one ------------------------------------------------------
+# ---- in a browser, for which Node.js stands in ---------------------------------------------------
 
 cat > $dir/browser.mjs <<'END'          # MODEL PRIME LENGTH TEMPERATURE: what charlm sample writes
 import { readFileSync } from 'node:fs';
@@ -288,7 +288,7 @@ for run in "linear 10 20 30" "scan 5 2 20" "layer 5 2 20 2" "train 5 2 20 2" "st
 done
 check "bench" build/bench linear 10 20 30 --type q8 --seconds 0 --json
 check "its case has its options" grep -q '"case": "linear 10 20 30 --type q8"' $dir/before.txt
-for window in "" "--window 1000"; do    # of which it sees 9 in training
+for window in "" "--window 1000"; do    # in training, of 9 steps, it sees only 9 of the 1000
     check "bench" build/bench srupp 9 2 16 8 2 --train $window --seconds 0 --json
     tr -d , < $dir/log.txt | sed 's/.*"ns": \([^ ]*\).*"gflops": \([^ ]*\).*/\1 \2/'
 done > $dir/flops.txt

@@ -1,5 +1,5 @@
-/* Files: what must load does, to the bit; whatever else is refused with a sentence that helps; what
-   is saved is whole or not there. */
+/* Files: what must load does so, to the bit; all else is refused, with a sentence that helps; what
+   is saved is whole, or is not there. */
 #define _POSIX_C_SOURCE 200809L
 #define _XOPEN_SOURCE   700
 #include "safetensors.h"
@@ -28,7 +28,7 @@ typedef struct piece {
 
 enum { PIECES = 300 };
 
-/* A file before it is written; each field may be made wrong by hand. */
+/* A file before it is written; a test may make each field wrong. */
 typedef struct image {
     char     metadata[3*ST_TEXT];   /* JSON; "": none */
     piece    p[PIECES];
@@ -53,7 +53,7 @@ static image *image_copy(const image *from)
     return im;
 }
 
-/* Room for values of a tensor of one or two dimensions (b = 0: one); others by hand. */
+/* Makes room for a tensor's values in one or two dimensions (b = 0: one); tests add others. */
 static piece *image_add(image *im, const char *name, const char *dtype, size_t a, size_t b)
 {
     piece *p = &im->p[im->n++];
@@ -84,7 +84,7 @@ static piece *image_find(image *im, const char *name)
     return NULL;
 }
 
-/* Takes out piece i, and its data. */
+/* Removes piece i and its data. */
 static void image_remove(image *im, int i)
 {
     const size_t begin = im->p[i].begin, n = im->p[i].end - begin;
@@ -224,7 +224,7 @@ static size_t projection_of(const sru_config *f, int l)
     return f->arch == SRU_ARCH_SRU && (P >= input_of(f, l) || P >= width_of(f)) ? 0 : P;
 }
 
-/* Random weights of a network under the reference's names. */
+/* Adds random weights of a network, under the reference's names. */
 static image *network(const sru_config *f, const char *prefix)
 {
     const size_t N = width_of(f), I = (size_t)f->input_size;
@@ -293,9 +293,9 @@ static int printable(const char *sentence)
     return n > 0 && n < SRU_ERROR_SIZE;
 }
 
-/* Loads bytes that end where their memory ends, at some offset from where it is aligned: with and
-   without weights, with and without room for a sentence, and against a given config. What it
-   returns without weights, all must agree with. */
+/* Loads bytes that end where their memory ends, at some offset from alignment: with and without
+   weights, with and without room for a sentence, and with a given config. The results of all these
+   must agree with the result without weights. */
 static sru_status load(const unsigned char *bytes, size_t size, const char *prefix, size_t offset,
                        sru_model *result, char sentence[SRU_ERROR_SIZE])
 {
@@ -334,7 +334,7 @@ static sru_status load(const unsigned char *bytes, size_t size, const char *pref
     if (sru_load_bytes(&other, NULL, block + offset, size, prefix, NULL) != status)
         CHECK(0, "another status where error is NULL");
 
-    /* no metadata are needed here, so that more of a faulty file is looked at */
+    /* this needs no metadata, so that more of a faulty file is looked at */
     weights = test_alloc(n);
     memset(weights, '!', n);
     memset(&other, 0, sizeof other);
@@ -355,7 +355,7 @@ static int says(const char *sentence, const char *word)
     return !word || strstr(sentence, word) != NULL;
 }
 
-/* It must fail, with a sentence that has these words (NULL: fewer). */
+/* Loading must fail, with a sentence that has these words (fewer, if some are NULL). */
 static void refuse_bytes(const char *what, const st_bytes *file, const char *prefix, const char *a,
                          const char *b, const char *c)
 {
@@ -428,7 +428,7 @@ static void test_truncation(void)
     }
 }
 
-/* Headers that end anywhere, at the very end of the memory that they are in. */
+/* Headers that end at any place, at the very end of their memory. */
 static void test_broken_off(void)
 {
     static const char header[] = "{\"__metadata__\":{\"module\":\"SRU\",\"config\":\"{}\"},\"a\\n"
@@ -492,7 +492,7 @@ static const char *const extremes[] = {
 };
 enum { EXTREMES = sizeof extremes/sizeof *extremes };
 
-/* Each number of the header becomes each of the extremes, and sizes near the true ones. */
+/* Each number in the header is replaced by each extreme one, and by sizes near the true ones. */
 static void test_numbers(void)
 {
     sru_config f = small_config(SRU_ARCH_SRU);
@@ -535,7 +535,7 @@ static void test_numbers(void)
     image_free(im);
 }
 
-/* Each byte of the header becomes another: it may still load, but must not harm. */
+/* Each byte of the header is replaced by others: the file may still load, but must do no harm. */
 static void test_bytes(void)
 {
     static const char others[] = "\0\"\\{}[]:,0 9u\xff";
@@ -650,7 +650,7 @@ static void test_tensors_of_a_network(void)
             for (i = 0; i < (int)(sizeof names/sizeof *names); i++) {
                 im = image_copy(good);
                 image_add_floats(im, names[i], 2, 0, 1);
-                /* with one of 3.0-dev's names, the others of 2.x are at fault */
+                /* if one name is of 3.0-dev, the others, of 2.x, are at fault */
                 if (strstr(names[i], "transform_module") && !arch)
                     refuse("an unexpected tensor", im, "net.", NULL, NULL);
                 else
@@ -701,7 +701,7 @@ static void test_container(void)
         }
         im->data.n -= k;
         refuse("an overlap", im, "bytes of data", NULL, NULL);
-        for (i = 0; i < k; i++) st_put(&im->data, "", 1);   /* and as many after the last */
+        for (i = 0; i < k; i++) st_put(&im->data, "", 1);   /* and as many behind the last */
         refuse("an overlap, and a hole", im, "overlap", NULL, NULL);
         image_free(im);
     }
@@ -715,7 +715,7 @@ static void test_container(void)
     for (i = 0; i < 16; i++) st_put(&im->data, "", 1);
     refuse("two tensors of the same bytes, and as many of none", im, "overlap", NULL, NULL);
     image_free(im);
-    for (i = 0; i < (size_t)good->n; i++) {             /* all of a tensor somewhere else */
+    for (i = 0; i < (size_t)good->n; i++) {             /* a whole tensor lies elsewhere */
         const size_t bytes = good->p[i].end - good->p[i].begin;
         const size_t ends[] = { good->data.n + 1, good->data.n + bytes, 3*good->data.n + 4096,
                                 (size_t)1 << 31, SIZE_MAX/2, SIZE_MAX, 0, bytes - 1 };
@@ -752,7 +752,7 @@ static void test_container(void)
             image_free(im);
         }
     }
-    for (i = 0; i < ST_DTYPES; i++)                     /* of every type, where nobody reads it */
+    for (i = 0; i < ST_DTYPES; i++)                     /* of every type, if it is not read */
         for (k = 0; k < 2; k++) {
             piece *p;
             im = image_copy(good);
@@ -890,7 +890,7 @@ static void test_json(void)
     refuse_header("an unfinished pair", "{\"a\\ud800\\", 10, 0, "header is damaged", NULL);
 }
 
-/* As deep, or as long, as would end this program if each level took some of the stack. */
+/* JSON so deep or so long that it would end this program if each level took some of the stack. */
 static void refuse_deep(const char *what, const char *open, const char *again, const char *close,
                         size_t times)
 {
@@ -924,7 +924,7 @@ static void test_deep(void)
 
 static void test_config(void)
 {
-    /* what is instead of the config, and what the sentence must have */
+    /* what takes the config's place, and what the sentence must contain */
     static const struct { const char *config, *a, *b; } bad[] = {
         { "", "config", NULL }, { " ", "config", NULL }, { "{", "config", NULL },
         { "}", "config", NULL }, { "[]", "config", NULL }, { "3", "config", NULL },
@@ -1029,7 +1029,7 @@ static void test_config(void)
         set_metadata(im, bad[i].config);
         refuse(bad[i].config, im, bad[i].a, bad[i].b, NULL);
     }
-    for (i = 0; i < sizeof others/sizeof *others; i++) {    /* what is an argument of the other */
+    for (i = 0; i < sizeof others/sizeof *others; i++) {    /* arguments of the other module */
         sprintf(im->metadata, "{\"module\":\"%s\",\"config\":\"{\\\"input_size\\\": 3, "
                 "\\\"hidden_size\\\": 2, \\\"%s\\\": 1}\"}", others[i].module, others[i].name);
         refuse(others[i].name, im, others[i].name, "unknown", NULL);
@@ -1046,11 +1046,11 @@ static void test_config(void)
             char sentence[SRU_ERROR_SIZE];
             if ((i == 2 && !strcmp(extremes[k], "2")) || (i == 1 && !strcmp(extremes[k], "2"))
                 || (i == 2 && !strcmp(extremes[k], "0")) || (i > 1 && !strcmp(extremes[k], "null")))
-                continue;               /* that is right, or means the default */
+                continue;               /* it is right, or means the default */
             sprintf(config, "{\"%s\": %s, %s}", sizes[i], extremes[k], other);
             set_metadata(im, config);
             file = image_file(im);
-            if (i == 3) {               /* in 2.x a projection that is too large is none */
+            if (i == 3) {               /* in 2.x, too large a projection counts as none */
                 const int size = !strcmp(extremes[k], "0") || atoi(extremes[k]) > 1;
                 const int valid = size && strspn(extremes[k], "0123456789") == strlen(extremes[k])
                                && strlen(extremes[k]) < 8 && strcmp(extremes[k], "00")
@@ -1095,7 +1095,7 @@ static void test_config(void)
         st_clear(&file);
     }
 
-    /* padded to any length: as it is, or refused; never read past its end */
+    /* padded to any length, it loads as before or is refused, and is never read past its end */
     for (k = 60; k < 5800; k += k > 2030 && k < 2060 ? 1 : 97) {
         char sentence[SRU_ERROR_SIZE];
         sru_status status;
@@ -1110,7 +1110,7 @@ static void test_config(void)
               "a config of %lu bytes: %s", (unsigned long)k, sentence);
         st_clear(&file);
     }
-    /* whatever is wrong with it is wrong, however far behind */
+    /* what is wrong is found, however far behind it is */
     for (k = 1; k < 5000; k += 311) {
         memset(config, ' ', sizeof config);
         memcpy(config, "{\"input_size\": 3, \"hidden_size\": 2}", 35);
@@ -1157,7 +1157,7 @@ static void test_metadata(void)
     strcat(im->metadata, ",\"__metadata__\":{\"a\":\"b\"}");
     refuse("metadata twice", im, "__metadata__", NULL, NULL);
 
-    /* with a config given there need be no metadata, and it must agree */
+    /* if a config is given, metadata are not needed, and it must agree with the file */
     im->metadata[0] = 0;
     file = image_file(im);
     memset(&m, 0, sizeof m);
@@ -1210,7 +1210,7 @@ static void test_scale_x(void)
         refuse("a wrong scale_x", other, "rnn_lst.1.scale_x", "rescale", NULL);
         image_free(other);
     }
-    for (i = 0; i < 2; i++)                 /* what has been through bfloat16 is taken as it is */
+    for (i = 0; i < 2; i++)                 /* a value once rounded to bfloat16 is taken as it is */
         set_bits(im, image_find(im, i ? "rnn_lst.1.scale_x" : "rnn_lst.0.scale_x"), 0, 0x3f9a0000);
     accept("a rounded scale_x", im, NULL);
     {
@@ -1348,7 +1348,7 @@ static void test_names(void)
     }
 }
 
-/* Whatever lies beside the network is left alone, though it be of no use here. */
+/* Whatever lies beside the network is left alone, even if it is of no use here. */
 static void test_others(void)
 {
     enum { OTHERS = 20000 };
@@ -1571,7 +1571,7 @@ static void test_orders(void)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* By integers alone, so that no mode of the processor and no flag of the compiler matters. */
+/* Conversion by integers alone, so that no mode of the processor or compiler flag matters. */
 static uint32_t half_to_single(uint32_t h)
 {
     const uint32_t sign = (h & 0x8000) << 16;
@@ -1638,7 +1638,7 @@ static void check_values(const char *dtype, const float *is, const uint32_t *sho
         const uint32_t bits = test_to_bits(is[i]);
         int same = is_nan(should[i]) ? is_nan(bits) : bits == should[i];
 #ifdef __FAST_MATH__
-        /* such a program may have results flushed to zero that round up to the least normal one */
+        /* such a program may flush to zero what would round up to the least normal number */
         if ((should[i] & 0x7fffffff) <= 0x800000 && !(bits & 0x7fffffff)) same = 1;
 #endif
         if (!same && !wrong++)
@@ -1690,7 +1690,7 @@ static void test_types(void)
     }
     for (; n < N; n++) {
         uint64_t bits = test_bits();
-        if (n % 4) {                /* an exponent that a float has, or nearly */
+        if (n % 4) {                /* an exponent that a float can have, or nearly */
             bits &= ~(UINT64_C(2047) << 52);
             bits |= (uint64_t)(860 + test_bits() % 300) << 52;
         }
@@ -1945,7 +1945,7 @@ static int ends_in(const char *name, const char *end)
     return n >= m && !strcmp(name + n - m, end);
 }
 
-/* 1 for other bits; in 32-bit code but for the one by which registers make a NaN quiet. */
+/* 1 if bits differ; in 32-bit code, without the bit with which registers make a NaN quiet. */
 static size_t differ(float a, float b)
 {
     const uint32_t x = test_to_bits(a), y = test_to_bits(b), quiet = 0x400000;
@@ -1953,8 +1953,8 @@ static size_t differ(float a, float b)
     return (x | quiet) != (y | quiet);
 }
 
-/* Each tensor of the weights against that of the image, by the reference's order of the grouped
-   matrix: unit u's matrix k is column, or row, u*K + k. */
+/* Compares each tensor of the weights with that of the image, in which the grouped matrix has the
+   reference's order: matrix k of unit u is column, or row, u*K + k. */
 static void check_weights(const char *what, const sru_model *m, image *im, const char *prefix)
 {
     const sru_config *f = &m->config;
@@ -2056,7 +2056,7 @@ static uint32_t nearest_half(float x)
     return h;
 }
 
-/* Weights stored as other types load as the values that these have. scale_x is rounded too. */
+/* Weights stored as other types load with the values of these types. scale_x is rounded, too. */
 static void test_types_of_weights(void)
 {
     static const char *const types[] = { "F16", "BF16", "F64" };
@@ -2126,7 +2126,7 @@ static char *path_of(const char *name)
     return path;
 }
 
-/* What lies in our directory: one must know of every file. */
+/* The number of files in our directory: a test must know of each. */
 static int files_there(void)
 {
     DIR *dir = opendir(directory);
@@ -2164,7 +2164,7 @@ static sru_model initial(const sru_config *f, uint64_t seed)
 
 static void release(const sru_model *m) { free((void *)(uintptr_t)m->weights); }
 
-/* The file's own config against the one saved. */
+/* Compares the file's own config with the one that was saved. */
 static void check_saved_config(const char *what, const st_file *file, const sru_config *f)
 {
     st_config c;
@@ -2281,7 +2281,7 @@ static void test_round_trips(void)
     }
 }
 
-/* Whatever C can compute, and the reference or not: what is loaded computes the same. */
+/* Whether the reference can compute it or only C: a network that is loaded computes the same. */
 static void test_same_results(void)
 {
     const char *path = path_of("same.safetensors");
@@ -2351,7 +2351,7 @@ static void test_same_results(void)
     unlink(path);
 }
 
-/* A training that may stop: all that it goes on from. */
+/* A training that may be interrupted: all that it needs to go on. */
 typedef struct trainer {
     sru_model m;
     float    *p, *moments, *state, *step;   /* (n) (2,n) (B,S) (1) */
@@ -2427,7 +2427,7 @@ static void go_on(trainer *t, int updates)
     free(io.tape);
 }
 
-/* A training that is saved, read and goes on ends in the same bits as one without a pause. */
+/* A training that is saved, read and continued ends in the same bits as one without a pause. */
 static void test_training_goes_on(void)
 {
     const char *path = path_of("training.safetensors");
@@ -2468,8 +2468,8 @@ static void test_training_goes_on(void)
     unlink(path);
 }
 
-/* The same projection in all layers is a number, however it was given; of arguments that exclude
-   each other one is written; and what attention_last_n_layers means below -1. */
+/* The same projection in all layers is saved as one number, however it was given; of arguments that
+   exclude each other, one is written; and what attention_last_n_layers means below -1. */
 static void test_written_config(void)
 {
     static const struct { const char *is; int all; const char *says; } last[] = {
@@ -2537,8 +2537,8 @@ static void test_written_config(void)
     release(&m);
 }
 
-/* A program may have set a locale in which numbers have a comma, or a sign of several bytes: files
-   are the same, and mean the same. */
+/* A program may have set a locale whose decimal point is a comma or has several bytes: files are
+   still the same, and mean the same. */
 static void test_locales(void)
 {
     static const char *const names[] = { "de_DE.UTF-8", "fr_FR.UTF-8", "pt_BR.UTF-8", "ru_RU.UTF-8",
@@ -2645,7 +2645,7 @@ static void test_own_tensors(void)
     free(loaded);
     unlink(path_of("prefix.safetensors"));
 
-    /* whatever cannot be saved leaves the file that is there as it is */
+    /* if something cannot be saved, the file that is there stays as it is */
     for (i = 0; i < 20; i++) {
         int n = 1;
         const char *prefix = "rnn.";
@@ -2772,7 +2772,7 @@ static void test_full_disk(void)
     signal(SIGXFSZ, was);
 }
 
-/* A pipe, of which nobody knows beforehand how many bytes come. */
+/* A pipe: how many bytes come from it is not known beforehand. */
 static void test_pipe(void)
 {
     enum { MANY = 200000 };
@@ -2928,7 +2928,7 @@ static void test_paths(void)
     CHECK(bytes && size == file.n && !memcmp(bytes, file.p, size), "read otherwise");
     CHECK(errno == 77, "read, and errno is %d", errno);
     free(bytes);
-    beside = path_of("here.safetensors.sru_save");  /* where it would be written is a folder */
+    beside = path_of("here.safetensors.sru_save");  /* a folder is where it would be written */
     CHECK(!mkdir(beside, 0755), "a folder: %s", strerror(errno));
     CHECK(sru_save(path, &m, NULL, NULL, 0, error) == SRU_EFILE, "beside is a folder");
     CHECK(strstr(error, beside) != NULL, "'%s'", error);
@@ -2941,7 +2941,7 @@ static void test_paths(void)
     CHECK(loaded && loaded->type == SRU_Q8, "%s", error);
     free(loaded);
 
-    /* a file of somebody else's beside it, one that an interrupted sru_save() left, and a link */
+    /* beside it, a file of somebody else's, one that an interrupted sru_save() left, and a link */
     for (i = 0; i < 2; i++) {
         out = fopen(path_of(i ? "linked.safetensors.sru_save" : "linked.safetensors.tmp"), "wb");
         if (out) fputs("hello", out);
@@ -2974,8 +2974,8 @@ static void test_paths(void)
     release(&m);
 }
 
-/* A sentence that is too long ends with a whole character, if what it names is UTF-8: else Python,
-   Rust and others refuse all of it. Bytes that are no UTF-8 do no harm. */
+/* A sentence that is cut off ends with a whole character, if what it names is UTF-8: otherwise,
+   Python, Rust and others would refuse all of it. Bytes that are not UTF-8 do no harm. */
 static void test_characters(void)
 {
     static const char *const character[5] = {
@@ -3046,7 +3046,7 @@ int main(int argc, char **argv)
     test_begin(argc, argv,
                "test_files\n"
                "Loads files, good and bad, and saves some: each must load to the bit, or be\n"
-               "refused with a sentence that helps; a file that cannot be completed is not there.");
+               "refused with a sentence that helps; one that cannot be completed must not stay.");
     test_folder(directory);
     test_truncation();
     test_broken_off();

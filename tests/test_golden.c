@@ -1,5 +1,5 @@
 /* Runs the cases of golden/README.md, which hold results and gradients of the reference, and says
-   how far off the library's are. Largest errors are of one tensor, relative to its norm. */
+   how far off the library's are. The largest errors are of one tensor, relative to its norm. */
 #include "safetensors.h"
 #include "../sru.h"
 
@@ -11,16 +11,16 @@ static double tolerance_values = 1e-6, tolerance_gradients = 1e-5;
 static char temporary[512];         /* a directory of our own, for what is saved */
 static int  threads;
 static int  cases;
-static const sru_backend *backend;  /* NULL: the CPU's; else that of an option */
+static const sru_backend *backend;  /* NULL: the CPU's; otherwise the one that an option names */
 
-/* What weights in fewer bits may cost, and do at most: of h or c, relative to its norm. */
+/* What weights in fewer bits may cost, and the most they did: error of h or c, of its norm. */
 static struct {
     const char *name;
     sru_type    type;
     double      tolerance, worst, sum;
     char        worst_of[256];
 } rounded[] = { { "bfloat16", SRU_BF16, 0.02, 0, 0, "" }, { "int8", SRU_Q8, 0.06, 0, 0, "" } };
-static double others = 1;       /* times as much in cases of other folders than tests/golden */
+static double others = 1;       /* factor of tolerances, in folders other than tests/golden */
 
 /* ---- a case ---------------------------------------------------------------------------------- */
 
@@ -74,7 +74,7 @@ static void measure(golden *g, int gradient, const char *name, const float *is, 
     if (!(error <= tolerance)) fault(g, "%s is off by %.3g of its norm", name, error);
 }
 
-/* The values of a float tensor of this shape; NULL if it is absent, or a fault. */
+/* The values of a float tensor of this shape; NULL if it is absent, or wrong, which is a fault. */
 static float *read_floats(golden *g, const char *name, size_t rank, size_t a, size_t b, size_t c)
 {
     const st_entry *e = st_find(&g->file, name);
@@ -123,7 +123,7 @@ static void reorder(const golden *g, float *to, const float *from, int nn_rnn, i
             }
 }
 
-/* A state-like tensor in the order of sru_io.state; NULL if absent. */
+/* A tensor like a state, in the order of sru_io.state; NULL if it is absent. */
 static float *read_state(golden *g, const char *name, int nn_rnn)
 {
     const size_t K = nn_rnn ? (size_t)g->directions : 1;
@@ -145,7 +145,7 @@ static int is_indexed(const char *name, const char *prefix, size_t limit)
     return !*stop && i < limit;
 }
 
-/* Whatever else is in the file might be meant to change the results. */
+/* Anything else in the file might be meant to change the results, so it counts as a fault. */
 static void check_names(golden *g)
 {
     static const char *const known[] = { "in.x", "in.c0", "in.mask_pad", "out.h", "out.c", "cot.h",
@@ -166,8 +166,8 @@ static void check_names(golden *g)
     }
 }
 
-/* One mask of all layers, from a tensor of each: layers without one get ones. NULL: there is none,
-   and the dropout was off, whatever the config has. */
+/* One mask for all layers, from each layer's tensor; layers without one get ones. NULL: there is no
+   tensor, so this dropout was off, whatever the config says. */
 static float *read_masks(golden *g, const char *prefix, size_t layers, int each_step, size_t first,
                          size_t width)
 {
@@ -298,7 +298,7 @@ static sru_io io_of(const golden *g, result *r, int tape)
 }
 
 #ifdef SRU_CUDA
-/* Arrays that a call has on the GPU, beside what they are here. */
+/* The arrays that a call has on the GPU, and the arrays here to which they belong. */
 static struct { void *there, *here; size_t n; } moved[16 + 4*SRU_MAX_LAYERS];
 static int moves;
 
@@ -312,7 +312,7 @@ static void *move(const sru_context *ctx, const void *here, size_t n)
     return moved[moves++].there;
 }
 
-/* The call on the GPU: everything goes there, and what there is then comes back. */
+/* Makes the call on the GPU: copies all arrays there, and afterwards copies them back. */
 static sru_status compute_there(const golden *g, sru_context ctx, sru_model m, sru_io io,
                                 int backward)
 {
@@ -370,7 +370,7 @@ static sru_status compute(const golden *g, const sru_context *ctx, const sru_mod
     return sru_forward(ctx, m, io);
 }
 
-/* Work of exactly the size that sru_size() tells, and n threads; an empty result. */
+/* A context with scratch memory of exactly sru_size()'s size and n threads; empties the result. */
 static sru_context context_of(golden *g, result *r, const sru_model *m, int training, int n,
                               char *error)
 {
@@ -448,10 +448,10 @@ static void compare_values(golden *g, const result *r)
     free(c);
 }
 
-/* Gradients of the weights, in our order, have our tensors' names behind "grad.w.". Those of alpha
-   are compared together, as one tensor of all layers: each alone is a single number, the sum of
-   hundreds of products that nearly cancel (in srupp_deep 0.11 is left of 60), so that rounding the
-   activations to float32 already moves it by 1e-4 of itself. */
+/* Gradients of weights, in our order, are named "grad.w." and our tensor's name. Those of alpha are
+   compared together, as one tensor for all layers: each alone is one number, the sum of hundreds of
+   products that nearly cancel (in srupp_deep, 0.11 is left of 60), so that rounding the activations
+   to float32 already moves it by 1e-4 of itself. */
 static void compare_weight_gradients(golden *g, result *r)
 {
     float alphas[SRU_MAX_LAYERS], right[SRU_MAX_LAYERS];
@@ -480,7 +480,7 @@ static void compare_weight_gradients(golden *g, result *r)
             alphas[alpha] = is[0];
             right[alpha++] = should[0];
         } else {
-            measure(g, 1, name, is, should, count);     /* absent: without influence, thus zero */
+            measure(g, 1, name, is, should, count);     /* absent: without influence, so it is 0 */
         }
         free(should);
     }
@@ -539,7 +539,7 @@ static void compare_gradients(golden *g)
     free(dc0);
 }
 
-/* Inference on weights packed as `type`, from memory or from the file; 0 where that fails. */
+/* Inference on weights packed as `type`, from memory or from the file; returns 0 if it fails. */
 static int infer_packed(golden *g, result *r, sru_type type, int from_file)
 {
     char error[SRU_ERROR_SIZE] = "";
@@ -561,8 +561,8 @@ static int infer_packed(golden *g, result *r, sru_type type, int from_file)
     return ok;
 }
 
-/* A network as plain as g's, of the weights that packed ones stand for: what these make of the unit
-   vectors. None may be further than half a step from the weight itself. */
+/* A plain network like g's, with the weights that packed ones stand for: what these make of unit
+   vectors. Each may be off by at most half a step of its type. */
 static sru_model unpacked(golden *g, sru_type type)
 {
     const sru_backend *op = sru_cpu();
@@ -601,8 +601,8 @@ static sru_model unpacked(golden *g, sru_type type)
     return m;
 }
 
-/* Without a tape: the same to rounding; packed as float32 and loaded packed, to the bit; of fewer
-   bits, what the weights that these stand for give, which is nearly the same. */
+/* Without a tape, results are the same but for rounding. With packed float32, also loaded so, they
+   are the same bits; with fewer bits, those of the weights that these stand for, about the same. */
 static void compare_inference(golden *g)
 {
     result plain = infer(g, &g->model, threads), other;
@@ -691,7 +691,7 @@ static void compare_config(golden *g, const st_file *saved)
     same(g, "proj_input_to_hidden_first", is.proj_input_to_hidden_first,
          a->proj_input_to_hidden_first);
     same(g, "normalize_after", is.normalize_after, a->normalize_after);
-    /* 0 is the default in a sru_config, and the default is not written: -1 here */
+    /* 0 is the default in a sru_config, and is not written; what was not written is -1 here */
     same(g, "weight_c_init", is.weight_c_init, a->weight_c_init == 0 ? -1 : a->weight_c_init);
     same(g, "attn_dropout", is.attn_dropout, a->attn_dropout);
     same(g, "num_heads", is.num_heads, a->num_heads);
@@ -703,7 +703,7 @@ static void compare_config(golden *g, const st_file *saved)
         same(g, "projection_size", is.projection[i], a->projection[i]);
 }
 
-/* Saved again under a prefix, the tensors must be those of the file, to the byte. */
+/* When they are saved again, under a prefix, the tensors must be those of the file, to the byte. */
 static void round_trip(golden *g, const char *prefix)
 {
     char path[600], error[SRU_ERROR_SIZE] = "", text[400], other[400];
@@ -890,10 +890,10 @@ int main(int argc, char **argv)
     int i, directories = 0;
     test_begin(argc, argv,
                "test_golden [--threads N] [--bf16 | --cuda | --cuda=TF32 | BF16 | FP16] [DIR...]\n"
-               "Runs every *.safetensors of each DIR, or of tests/golden: a line a case with the\n"
-               "largest relative error of results and of gradients. --bf16: products of bfloat16,\n"
-               "where this processor has them. --cuda: on the GPU.\n"
-               "The errors that are allowed are larger where products are in fewer bits.");
+               "Runs every *.safetensors of each DIR, or of tests/golden. Prints a line for each\n"
+               "case: the largest relative error of results and of gradients. --bf16: products of\n"
+               "bfloat16, if this processor has them. --cuda: on the GPU. The errors that are\n"
+               "allowed are larger if products are in fewer bits.");
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--threads") && i + 1 < argc)
             threads = (int)test_number(argv[++i], 1024);

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Checks of sru.h as a header: standards, options, symbols, macros, how it is included. The last
-# line is `N passed, N failed`. CC and CXX name the compilers; clang is used where there is one.
+# Checks sru.h as a header: standards, options, symbols, macros, ways of including it. The last line
+# is `N passed, N failed`. CC and CXX name the compilers; clang is used too where it is installed.
 
 . "$(dirname "$0")/check.sh"
 mkdir $dir/renamed
 strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 
-# ---- a program that uses what an option leaves over ----------------------------------------------
+# ---- a program that uses whatever the options leave ----------------------------------------------
 
 cat > $dir/smoke.c <<'END'
 #ifndef HEADER
@@ -131,7 +131,7 @@ int main(void)
 }
 END
 
-# smoke WHAT COMPILER FLAGS...: the program above compiles without a warning, and works
+# smoke WHAT COMPILER FLAGS...: the program above must compile without a warning, and work
 count=0
 smoke()
 {
@@ -146,7 +146,7 @@ libs=
 c="$CC -std=c99"
 cpp="$CXX -x c++ -std=c++11"
 
-# SRU_FREE is there for those who load without <stdlib.h>; counted.h counts what is allocated.
+# SRU_FREE is for callers that load without <stdlib.h>; counted.h counts what is allocated.
 cat > $dir/counted.h <<'END'
 #include <stdlib.h>
 static int allocated, freed, failed_asserts;
@@ -185,7 +185,7 @@ smoke "SRU_STATIC"              $c -DSRU_STATIC
 smoke "SRU_NO_BACKWARD"         $c -DSRU_NO_BACKWARD
 smoke "SRU_NO_SIMD"             $c -DSRU_NO_SIMD
 smoke "SRU_NO_DISPATCH, native" $c -DSRU_NO_DISPATCH -march=native
-one="$c -DSRU_NO_DISPATCH"      # one set of kernels, where an option changes nothing in them
+one="$c -DSRU_NO_DISPATCH"      # only one set of kernels, for options that change nothing in them
 smoke "SRU_NO_DISPATCH"         $one
 smoke "SRUDEF"                  $one -DSRUDEF="__attribute__((visibility(\"default\"))) extern"
 smoke "SRU_NO_STDIO"            $one -DSRU_NO_STDIO
@@ -303,7 +303,7 @@ fi
 
 # ---- symbols and macros --------------------------------------------------------------------------
 
-# of the C library; of OpenMP, and of position independence
+# symbols of the C library, and then of what the compiler and OpenMP add
 library='malloc|free|getenv|bcmp|mem(chr|cmp|cpy|move|set)
 str(chr|cmp|cpy|cspn|error|len|ncmp|rchr|spn|str|tod)
 f(close|error|flush|open|read|write|seek|tell)|v?s?n?printf|remove|rename|fileno|fsync|perror
@@ -326,19 +326,19 @@ symbols()                       # symbols WHAT COMPILER FLAGS...
 }
 symbols "-Os"                   $CC -std=c99 $strict -Os
 symbols "-O3"                   $c $strict -O3 -ffast-math -fopenmp
-# clang tells which loops it could not unroll; a product would take five times as long
+# clang says which loops it could not unroll; a product would then take five times as long
 if command -v clang > /dev/null; then
     symbols "clang -O2"         clang -std=c99 $strict -O2 -Werror=pass-failed
     symbols "clang -Os"         clang -std=c99 $strict -Os -Werror=pass-failed
 fi
-if have clang-16; then          # which products of bfloat16 can send round in circles
+if have clang-16; then          # which products of bfloat16 can send into an endless loop
     symbols "clang-16 -O2"      clang-16 -std=c99 $strict -O2
 fi
 if $CC -Werror -Wuse-after-free=3 -x c -fsyntax-only - < /dev/null 2> $dir/log.txt; then
     check "pointers that are freed" $CC -std=c99 $strict -O2 -DSRU_NO_SIMD -Wuse-after-free=3 \
         -c tests/sru.c -o $dir/freed.o
 fi
-# without files and heap, only what a freestanding compiler wants too, and strings
+# without files and heap: only what even a freestanding compiler needs, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
 symbols "at the least"          $c $strict -Wno-unused-value -O1 \
                                 -fno-stack-protector -U_FORTIFY_SOURCE -include $dir/nothing.h \
@@ -350,8 +350,8 @@ sed -n 's/^ *# *include *\(<.*>\).*/\1/p' sru.h | sort -u | while read -r name; 
     echo "#include $name" > $dir/one.c
     $CC -fsyntax-only $dir/one.c 2> $dir/log.txt && cat $dir/one.c
 done > $dir/system.c
-# SRUDEF is one of the options; SRU__IMPLEMENTED guards the implementation, as SRU_H the rest;
-# names with __ are the compiler's
+# SRUDEF is one of the options; SRU__IMPLEMENTED guards the implementation, as SRU_H guards the
+# declarations; names with __ are the compiler's
 for flags in "-x c -std=c99" "-x c -std=c99 -DSRU_NO_SIMD" "-x c -fopenmp"; do
     $CC $flags -O2 -dM -E $dir/all.c | awk '{ print $2 }' | sort -u > $dir/after.txt
     $CC $flags -O2 -dM -E $dir/system.c | awk '{ print $2 }' | sort -u > $dir/before.txt

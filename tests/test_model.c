@@ -15,7 +15,7 @@
 static char message[SRU_ERROR_SIZE];
 static const sru_backend *op;   /* NULL: sru_cpu() */
 
-/* Whether products of SRU_PLAIN weights take bfloat16. */
+/* Whether products with SRU_PLAIN weights take bfloat16. */
 static int bf16(void) { return op && op != sru_cpu(); }
 
 static sru_context context(int threads)
@@ -30,7 +30,7 @@ static sru_context context(int threads)
     return c;
 }
 
-/* Equal bits. On SRU_PLAIN weights cblas_sgemm need not give them. */
+/* Whether bits are equal. With SRU_PLAIN weights, cblas_sgemm need not give equal bits. */
 static int alike(const float *a, const float *b, size_t n)
 {
 #ifdef SRU_USE_CBLAS
@@ -66,7 +66,7 @@ static float *junk(size_t n)
 
 enum { VARIANTS = 32 };
 
-/* A configuration of each kind that the reference has; 0 past the last. */
+/* Sets configuration i, of which there is one for each kind in the reference; 0 past the last. */
 static const char *variant(int i, sru_config *c)
 {
     memset(c, 0, sizeof *c);
@@ -121,7 +121,7 @@ static const char *variant(int i, sru_config *c)
     case 12:
         c->input_size = 6;
         c->use_tanh = c->rescale = 1;
-        c->scale_x = 1.5f;              /* not as rescale has it */
+        c->scale_x = 1.5f;              /* other than that of rescale */
         return "tanh, scale_x";
     case 13:
         c->no_skip_term = 1;
@@ -223,7 +223,7 @@ typedef struct net {
     size_t    I, N, S, L, count;    /* count: of the weights */
 } net;
 
-/* A network whose every weight is random, biases and gains too. */
+/* A network whose weights are all random, even biases and gains. */
 static net new_net(const sru_config *config, uint64_t seed)
 {
     net n;
@@ -248,7 +248,7 @@ static net new_net(const sru_config *config, uint64_t seed)
     return n;
 }
 
-/* A call with everything that it may take: arrays that a test does not want it sets to NULL. */
+/* A call with everything that it may take; a test sets to NULL the arrays that it does not want. */
 typedef struct call {
     sru_io   io;
     size_t   rows, xs, hs, ss, rnn, count;  /* sizes of x, h, state, rnn_dropout_mask, weights */
@@ -297,7 +297,7 @@ static call new_call(const net *n, size_t T, size_t B)
     return k;
 }
 
-/* The same call with results of its own; a NULL stays one. */
+/* The same call with results of its own; what is NULL stays NULL. */
 static call same_call(const call *from)
 {
     call k = *from;
@@ -310,7 +310,7 @@ static call same_call(const call *from)
     return k;
 }
 
-/* Releases what a call of same_call has of its own; all: what new_call gave it too. */
+/* Releases what a call has of its own from same_call(); all: also what it has from new_call(). */
 static void end_call(call *k, int all)
 {
     free(k->io.h);
@@ -348,7 +348,7 @@ static int train(const net *n, call *k, int threads, const char *what)
 
 /* ---- Results and gradients against the oracle ----------------------------------------------- */
 
-/* The oracle for a call that has not run yet, with copies of all that it takes. */
+/* The oracle for a call that has not run yet, with copies of all arrays that it takes. */
 static naive_net new_oracle(const net *n, const call *k)
 {
     naive_net o;
@@ -394,7 +394,7 @@ static void end_oracle(naive_net *o)
     free(o->grads);
 }
 
-/* A network is a function of weights, inputs and state; the loss weighs h and the last state. */
+/* A network as a function of weights, inputs and state; its loss weighs h and the last state. */
 typedef struct problem {
     naive_net *o;
     double    *state, *cot;     /* where it starts; the weight of the last state */
@@ -414,7 +414,7 @@ static double net_loss(void *arg)
     return sum;
 }
 
-/* The oracle's gradients by finite differences in double. */
+/* The oracle's gradients against finite differences in double. */
 static void test_oracle(void)
 {
     sru_config config;
@@ -429,7 +429,7 @@ static void test_oracle(void)
         problem p;
         sru_tensor t;
         int count = 2, j;
-        if (n.count > 5000 || n.L > 6) {    /* the same equations, only larger */
+        if (n.count > 5000 || n.L > 6) {    /* has the same equations, and is only larger */
             end_call(&k, 1);
             free(n.weights);
             continue;
@@ -464,10 +464,10 @@ static void test_oracle(void)
     }
 }
 
-/* Float32 against double: each operation rounds by 6e-8; what was seen here is a few 1e-7 for
-   results and 1e-6 for gradients. The deepest network gets ten times as much. Products of bfloat16
-   round what they multiply by 4e-3 at most: seen were up to 1.3e-2 and, of all gradients
-   together, 3.8e-2: in single ones sums may nearly cancel. (test_operators is as strict with these
+/* Float32 against double: each operation rounds by 6e-8; errors seen here are a few 1e-7 in results
+   and 1e-6 in gradients. The deepest network is allowed ten times as much. Products of bfloat16
+   round their factors by 4e-3 at most; errors seen are up to 1.3e-2, and 3.8e-2 in all gradients
+   together: in single gradients, sums may nearly cancel. (test_operators is as strict with these
    products as with those of floats.) */
 static void compare(const net *n, const call *k, const naive_net *o, const char *what,
                     const char *with)
@@ -537,7 +537,7 @@ static void test_gradients(void)
                       "%s, %s: other bits with %d threads", what, names[j], threads);
                 end_call(&again, 0);
             }
-            if (j != 3 && j != 4) {     /* nothing random: inference is the same */
+            if (j != 3 && j != 4) {     /* without dropout, inference is the same */
                 call again = same_call(&k);
                 sru_context c = context(1);
                 CHECK(sru_forward(&c, &n.m, &again.io) == SRU_OK, "%s: %s", what, message);
@@ -547,7 +547,7 @@ static void test_gradients(void)
                       "%s, %s: another state without a tape", what, names[j]);
                 end_call(&again, 0);
             }
-            {   /* gradients that are not wanted change no others */
+            {   /* that some gradients are not wanted changes no others */
                 call again = same_call(&k);
                 free(again.io.grads);
                 again.io.grads = NULL;
@@ -604,7 +604,7 @@ static void test_large(void)
     free(n.weights);
 }
 
-/* Masks given for a configuration without dropout have no effect, on the tape's length neither. */
+/* If the configuration has no dropout, masks have no effect, even on the tape's length. */
 static void test_masks_given(void)
 {
     enum { GUARD = 1 << 16 };
@@ -640,8 +640,8 @@ static void test_masks_given(void)
     }
 }
 
-/* Tokens through an embedding are the rows that they name, whether the network's first product is
-   of the table, as where it has 3 rows, or of the steps; and so are the gradients. SRU++ too. */
+/* Tokens through an embedding give what the rows that they name give, gradients too, whether the
+   first product is of the table, as when that has 3 rows, or of the steps. So also in SRU++. */
 static void test_tokens(void)
 {
     static const size_t tables[] = {1, 3, 40};
@@ -720,7 +720,7 @@ static void test_tokens(void)
                 d = copy(looked_up.io.grads, k.count);
                 end_call(&looked_up, 0);
 
-                looked_up = same_call(&k);          /* without dembedding */
+                looked_up = same_call(&k);          /* now without dembedding */
                 train(&n, &looked_up, c.threads, what);
                 CHECK(alike(looked_up.io.grads, d, k.count),
                       "%s, %lu rows: other gradients without dembedding", what, (unsigned long)V);
@@ -782,7 +782,7 @@ static void test_tokens(void)
     }
 }
 
-/* A sequence trained in two halves, with the state and its gradient handed over, is the whole. */
+/* Training a sequence in two halves, which hand over state and gradient, is training the whole. */
 static void test_halves(void)
 {
     sru_config config;
@@ -799,7 +799,7 @@ static void test_halves(void)
         float *grads = copy(whole.io.grads, n.count), *state = copy(whole.io.state, whole.ss);
         float *dstate = copy(whole.io.dstate, whole.ss), *h = junk(whole.hs), *dx = junk(whole.xs);
         double e;
-        if (config.bidirectional) goto next;    /* a backward direction has no halves */
+        if (config.bidirectional) goto next;    /* a backward direction cannot be halved */
         n.m.config.dropout = n.m.config.rnn_dropout = 0.25f;
         whole.io.layer_dropout_mask = NULL;     /* it is (L-1,T,B,N): the halves' lie apart */
         a = b = whole.io;
@@ -841,7 +841,7 @@ static void test_halves(void)
     }
 }
 
-/* dh may be where h was: backward does not read h, nor write dh. */
+/* dh may be where h was: backward neither reads h nor writes dh. */
 static void test_dh_in_h(void)
 {
     sru_config config;
@@ -873,7 +873,7 @@ static void test_dh_in_h(void)
 
 static const char *type_names[] = {"PLAIN", "F32", "BF16", "Q8"};
 
-/* The network in another form; its weights are to be freed. 0: the form is not offered. */
+/* Makes the network in another form; free its weights. Returns 0 if the form is not offered. */
 static int in_form(net *to, const net *from, sru_type type)
 {
     sru_context c = context(1);
@@ -912,7 +912,7 @@ static void run(const net *n, const sru_io *io, int threads, const char *what)
     CHECK(sru_forward(&c, &n->m, io) == SRU_OK, "%s: %s", what, message);
 }
 
-/* Steps from ... to-1 of a call. */
+/* The part of a call with steps from ... to-1. */
 static sru_io steps(const net *n, const sru_io *io, size_t from, size_t to)
 {
     sru_io part = *io;
@@ -923,7 +923,7 @@ static sru_io steps(const net *n, const sru_io *io, size_t from, size_t to)
     return part;
 }
 
-/* Sequence b of a call, alone, against the whole. */
+/* Compares sequence b of a call, run alone, with the whole call. */
 static int alone(const net *n, const call *whole, const float *start, size_t b, const char *what)
 {
     size_t T = whole->io.T, B = whole->io.B, t;
@@ -980,8 +980,8 @@ static void test_bits_of(const sru_config *config, const char *what, size_t T, s
                   && alike(whole.io.state, first.io.state, whole.ss),
                   "%s: other bits than PLAIN", name);
         } else {
-            /* these round weights to 1/256 of their own, or of their row's largest, which is no
-               loss if that is the only one */
+            /* these round weights to 1/256 of themselves, or of the largest in their row, which
+               loses nothing if the row has only that one */
             double e = test_error(whole.io.h, first.io.h, whole.hs);
             CHECK(e < 0.05 && (e > 1e-6 || config->input_size == 1),
                   "%s: differs from PLAIN by %g", name, e);
@@ -998,7 +998,7 @@ static void test_bits_of(const sru_config *config, const char *what, size_t T, s
             other = same_call(&start);
             memcpy(other.io.h, start.io.x, other.hs*sizeof(float));
             other.io.x = other.io.h;
-            {                           /* in as much scratch memory as sru_size() tells */
+            {                           /* in as much scratch memory as sru_size() says */
                 sru_context c = context(threads);
                 sru_sizes size;
                 CHECK(sru_size(&size, &c, &n.m, T, B) == SRU_OK, "%s: %s", name, message);
@@ -1027,7 +1027,7 @@ static void test_bits_of(const sru_config *config, const char *what, size_t T, s
             CHECK(alone(&n, &whole, start.io.state, b, name), "%s: sequence %lu has other bits "
                   "alone", name, (unsigned long)b);
         }
-        {   /* no state is a state of zeros */
+        {   /* no state means a state of zeros */
             call none = same_call(&start);
             other = same_call(&start);
             memset(other.io.state, 0, other.ss*sizeof(float));
@@ -1090,8 +1090,8 @@ static void test_bitwise(void)
     }
 }
 
-/* What each layer's input was is saved alike in training and in inference, which goes through time
-   in chunks. */
+/* The inputs of layers are saved alike in training and in inference, which goes through time in
+   chunks. */
 static void test_saved(void)
 {
     enum { T = 2500, B = 2, KINDS = 3 };
@@ -1128,7 +1128,7 @@ static void test_saved(void)
 
 /* ---- Dropout -------------------------------------------------------------------------------- */
 
-/* One or two layers that pass on what they get: c = u0 = x, h = c. */
+/* One or two layers that pass their input on: c = u0 = x, h = c. */
 static net mirror(const sru_config *config, int D)
 {
     sru_config c = *config;
@@ -1150,8 +1150,8 @@ static net mirror(const sru_config *config, int D)
     return n;
 }
 
-/* The masks that a network draws, seen through a mirror: 0 or 1/(1-p), as often as they should, one
-   for all steps or another for each, different for each sequence and layer. */
+/* The masks that a network draws, seen in its output: 0 or 1/(1-p), as often as they should be; one
+   for all steps, or one for each step; and different for each sequence and layer. */
 static void test_masks(void)
 {
     enum { D = 40, T = 12, B = 9 };
@@ -1203,8 +1203,8 @@ static void test_masks(void)
     }
 }
 
-/* Random dropout of a real network: repeatable, with any number of threads; other with another
-   seed or step; none without a tape; and backward uses the masks of forward. */
+/* Random dropout of a real network: it can be repeated with any number of threads, differs with
+   another seed or step, does not happen without a tape; and backward uses the masks of forward. */
 static void test_dropout(void)
 {
     int kind;
@@ -1261,9 +1261,9 @@ static void test_dropout(void)
             end_call(&third, 0);
         }
         end_call(&other, 0);
-        /* backward with the same masks: along a direction d the loss, which is linear in dh, must
+        /* backward has the same masks: in a direction d, the loss, which is linear in dh, must
            change as dx says. In float32, with a step of 1/64, rounding and curvature leave 1e-3;
-           other masks would give another number altogether */
+           other masks would give an entirely different number */
         {
             float *d = test_floats(k.xs), *x = copy(k.x, k.xs);
             double slope = 0, up = 0, down = 0, length = 0, e = 1.0/64;
@@ -1333,7 +1333,7 @@ static void test_sizes(void)
                 }
                 k.io.dropout_mask = k.io.rnn_dropout_mask = k.io.layer_dropout_mask = NULL;
                 free(k.io.state);
-                k.io.state = NULL;      /* what is not given is needed as scratch memory */
+                k.io.state = NULL;      /* what is not given takes scratch memory instead */
                 CHECK(sru_size(&size, &c, &n.m, 6, 5) == SRU_OK, "%s: %s", what, message);
                 memset(&bare, 0, sizeof bare);
                 n.m.weights = NULL;
@@ -1396,7 +1396,7 @@ static void test_sizes(void)
         free(plain.weights);
     }
 
-    /* long sequences need no more, unless a direction runs from their end */
+    /* longer sequences need no more, unless a direction begins at their end */
     for (i = 0; i < 2; i++) {
         for (j = 0; j < 2; j++) {
             sru_context c = context(2);
@@ -1456,7 +1456,7 @@ static void test_fewer_steps(void)
           accepted, i);
 }
 
-/* And for fewer sequences, whose steps are not divided as those of more. */
+/* It is also enough for fewer sequences, whose steps are divided otherwise than those of more. */
 static void test_fewer_sequences(void)
 {
     int i, j;
@@ -1548,7 +1548,7 @@ static float not_a_number(void)
     return x;
 }
 
-/* Configurations that no network can have; 0 past the last. */
+/* Sets a configuration i that no network can have; 0 past the last. */
 static const char *bad_config(int i, sru_config *c)
 {
     variant(0, c);
@@ -1617,7 +1617,7 @@ static void test_errors(void)
     m.config.num_layers = SRU_MAX_LAYERS;
     m.config.bidirectional = 1;
     if (sizeof(size_t) <= 4) expect(sru_size(&size, &c, &m, 1, 1), SRU_EINVAL, "sizes of 2^31");
-    /* where addresses have 32 bits, a few MB are not too many for one width, or for many steps */
+    /* with addresses of 32 bits, a few MB must not be too many for one width, or for many steps */
     for (i = 0; i < 3; i++) {
         m = n.m;
         memset(&m.config, 0, sizeof m.config);
@@ -1789,7 +1789,7 @@ static void test_padding(void)
 
 /* ---- Initial weights ------------------------------------------------------------------------ */
 
-/* Against what the reference's reset_parameters() does, 2.x and 3.0-dev. */
+/* Compares initial weights with those of the reference's reset_parameters(), 2.x and 3.0-dev. */
 static void check_init(const sru_config *config, const char *what)
 {
     const int old = config->arch == SRU_ARCH_SRU;
@@ -1888,8 +1888,8 @@ static void check_init(const sru_config *config, const char *what)
     free(again);
 }
 
-/* The first and the last weight of tensors that seed 7 gives: who trains again with a later version
-   begins where he began. */
+/* The first and the last weight of tensors that seed 7 gives: a training that is repeated with a
+   later version must begin in the same place. */
 static void test_seed(void)
 {
     static const struct { const char *name; float first, last; int arch; } known[] = {

@@ -6,8 +6,8 @@
 #define COUNT(a) (sizeof(a)/sizeof((a)[0]))
 
 static const sru_backend *op;       /* the kernels under test */
-static int                bf16;     /* their products of SRU_PLAIN weights take bfloat16 */
-static uint64_t           stride = 1999;    /* of the numbers that accuracy is measured at */
+static int                bf16;     /* their products with SRU_PLAIN weights take bfloat16 */
+static uint64_t           stride = 1999;    /* of the numbers at which accuracy is measured */
 static char               message[SRU_ERROR_SIZE];
 
 /* Half an ulp of 1: the relative error of one rounding. */
@@ -47,8 +47,8 @@ static float *zeros(size_t n)
     return (float *)keep(test_floats(n + misaligned)) + misaligned;
 }
 
-/* Where products take bfloat16, numbers are: then nothing is rounded, and all that is true of
-   products of floats is true of them. */
+/* If products take bfloat16, all numbers are bfloat16: then nothing is rounded, and what is true of
+   products of floats is true of these. */
 static float *as_multiplied(float *a, size_t n)
 {
     size_t i;
@@ -68,7 +68,7 @@ static float *randoms(size_t n)
     return as_multiplied(a, n);
 }
 
-/* NaN everywhere: what an operator must overwrite without reading. */
+/* An array of NaN, which an operator must overwrite without reading it. */
 static float *junk(size_t n)
 {
     float *a = zeros(n);
@@ -111,8 +111,8 @@ static int same(const void *a, const void *b, size_t bytes)
     return !bytes || !memcmp(a, b, bytes);
 }
 
-/* Equal bits, on whatever goes through products on SRU_PLAIN weights: with cblas_sgemm these may
-   differ in the last places. */
+/* Whether bits are equal, after products with SRU_PLAIN weights: with cblas_sgemm, these may differ
+   in the last places. */
 static int alike(const float *a, const float *b, size_t n)
 {
 #ifdef SRU_USE_CBLAS
@@ -127,15 +127,15 @@ static int is_nan(const float *x)
     return (test_bits_at(x) & 0x7fffffff) > 0x7f800000;
 }
 
-/* ||a - b||/||b||, but where b is short by chance its length is taken for that of numbers of
-   size 0.1: what is compared here comes from numbers of size 1. */
+/* ||a - b||/||b||; but if b is short by chance, it counts as long as numbers of size 0.1 would be:
+   what is compared here comes from numbers of size 1. */
 static double distance(const float *a, const double *b, size_t n)
 {
     return test_error_above(a, b, n, 0.01*(double)n);
 }
 
-/* The largest error of an element, in roundings of the sum of its terms' sizes: at most one for
-   each operation, in whatever order. */
+/* The largest error of an element, in roundings of the sum of its terms' absolute values: at most
+   one for each operation, in whatever order. */
 static double roundings(const float *a, const double *b, const double *size, size_t n)
 {
     double worst = 0;
@@ -338,8 +338,8 @@ static void test_oracle(void)
 
 static const char *type_names[] = {"PLAIN", "F32", "BF16", "Q8"};
 
-/* Weights (n,k). So that reading packed ones back takes less time than all other tests together, of
-   long rows only those of the first panels differ: the others are as DISTINCT rows before. */
+/* Weights (n,k). If rows are long, only those of the first panels differ, and others equal the one
+   DISTINCT rows before: else reading packed ones would take more time than all other tests. */
 enum { PANEL = 16, DISTINCT = 7*PANEL };
 
 static size_t rows_that_differ(size_t n, size_t k)
@@ -356,7 +356,7 @@ static float *weights(size_t n, size_t k)
 }
 
 /* w (n,k) packed; NULL if the type is not offered. The oracle gets the weights that the packed ones
-   stand for, real (n,k), read by multiplying with 1. Each must be as near to w as its type is. */
+   stand for, real (n,k), read by multiplying with 1. Each must be as near w as its type allows. */
 static char *packed(sru_type type, const float *w, double *real, size_t n, size_t k)
 {
     sru_context c = context(1);
@@ -394,8 +394,8 @@ static char *packed(sru_type type, const float *w, double *real, size_t n, size_
             if (!test_finite(v)) error = 1e300;
             if (error > worst) worst = error;
         }
-        /* bfloat16 has 8 bits: half of the last is at most 2^-8 of it. int8 has 254 steps from -max
-           to max, and its scale and the product with it are rounded */
+        /* bfloat16 has 8 bits: half of the last is at most 2^-8 of the number. int8 has 254 steps
+           from -max to max; its scale, and the product with that, are rounded */
         if (type == SRU_F32) CHECK(worst == 0, "F32 is off by %g", worst);
         if (type == SRU_BF16) CHECK(worst <= 1.0/256, "bfloat16 is off by %g of it", worst);
         if (type == SRU_Q8) {
@@ -597,7 +597,7 @@ static void test_linear_shape(size_t rows, size_t n, size_t k)
     release();
 }
 
-/* So many rows that rows times strips do not fit 32 bits. */
+/* So many rows that rows times strips do not fit in 32 bits. */
 static void test_linear_rows(void)
 {
     const size_t rows = 2500000, k = 4;
@@ -613,7 +613,7 @@ static void test_linear_rows(void)
     free(y);
 }
 
-/* v in bfloat16: of 8 bits, of two as near the even one. Denormals count as 0. */
+/* v rounded to the nearest bfloat16, of two as near to the even one. Denormals count as 0. */
 static float nearest(float v)
 {
     uint32_t bits;
@@ -624,8 +624,8 @@ static float nearest(float v)
     return v;
 }
 
-/* Numbers times 1, wherever they stand: a row or a column of either factor, the first or the second
-   of a pair. */
+/* Numbers times 1, in every place: a row or a column of either factor, the first or the second of a
+   pair. */
 static void test_rounding(void)
 {
     enum { N = 67 };
@@ -679,7 +679,7 @@ static void test_linear(void)
 
 /* ---- scan ----------------------------------------------------------------------------------- */
 
-/* A scan of the library, and the same of the oracle. */
+/* A scan by the library, and the same by the oracle. */
 typedef struct pair {
     sru_scan   s;
     naive_scan o;
@@ -754,7 +754,7 @@ static pair new_pair(size_t T, size_t B, size_t N, size_t I, unsigned flags)
     return p;
 }
 
-/* Fresh outputs for a scan, so that what it leaves unwritten is NaN. */
+/* Gives a scan new outputs, in which what it leaves unwritten is NaN. */
 static void fresh(sru_scan *s, int tape)
 {
     s->h = junk(rows_of(s)*s->N);
@@ -769,8 +769,8 @@ static int run_scan(const sru_scan *s, int threads, const char *what)
     return CHECK(op->scan_forward(&c, s) == SRU_OK, "%s: %s", what, message);
 }
 
-/* Results against the oracle. Gates are of size 1 and add a few roundings in each step, which the
-   recurrence forgets again: about 1e-7 of the norm was seen, 2e-6 is allowed. */
+/* Compares results with the oracle's. Gates are of size 1; in each step they add a few roundings,
+   which the recurrence forgets again: about 1e-7 of the norm was seen, 2e-6 is allowed. */
 static void check_results(const sru_scan *s, const naive_scan *o, const char *what,
                           const char *form)
 {
@@ -807,7 +807,7 @@ static void *packed_layer(sru_type type, const float *w, double *real, const sru
     return all;
 }
 
-/* Steps from ... to-1 of a scan, which starts where the one before has ended. */
+/* The part of a scan with steps from ... to-1, which starts where the part before it has ended. */
 static sru_scan part(const sru_scan *s, size_t from, size_t to, float *c)
 {
     sru_scan q = *s;
@@ -857,7 +857,7 @@ static sru_scan alone(const sru_scan *s, size_t b)
     return q;
 }
 
-/* What is true of a scan whatever form its product has: s has run with its results in place. */
+/* Checks what is true of a scan in any form of its product; s has run, and holds its results. */
 static void test_scan_bits(const sru_scan *s, const char *what, const char *form)
 {
     size_t rows = rows_of(s), N = s->N, T = s->T, B = s->B, i, b, t;
@@ -869,7 +869,7 @@ static void test_scan_bits(const sru_scan *s, const char *what, const char *form
         run_scan(&q, threads, what);
         CHECK(same_results(&q, s), "%s %s: other bits with %d threads", what, form, threads);
     }
-    /* cT in place of c0, and sequences further apart: a model's state lies so */
+    /* cT in place of c0, with sequences further apart, as in a model's state */
     {
         size_t ldc = N + 3;
         float *state = randoms(B*ldc), *before = copy(state, B*ldc);
@@ -941,7 +941,7 @@ typedef struct scan_grads {
     float *dc, *du, *dx, *da, *dvt, *dw, *dv, *dbias;
 } scan_grads;
 
-/* A backward scan with gradients of its own, starting at those of `from`. wanted: bits for which */
+/* A backward scan with gradients of its own, which start as those of `from`; wanted: a bit each. */
 static scan_grads run_backward(sru_scan s, const scan_grads *from, unsigned wanted, int threads,
                                const char *what)
 {
@@ -985,14 +985,14 @@ static int same_grads(const sru_scan *s, const scan_grads *a, const scan_grads *
         && same_grad(a->dv, b->dv, GN) && same_grad(a->dbias, b->dbias, GN);
 }
 
-/* Gradients in float32 are sums over steps of products of results, each a few roundings off. */
+/* Gradients in float32 are sums, over steps, of products of results, each a few roundings off. */
 static void check_grad(const char *what, const char *name, const float *a, const double *b,
                        size_t n)
 {
     if (a) CHECK(distance(a, b, n) <= 5e-6, "%s: %s is off by %g", what, name, distance(a, b, n));
 }
 
-/* Where products take bfloat16, those of the oracle are given what was multiplied: du, rounded. */
+/* If products take bfloat16, the oracle's get what was really multiplied: du, rounded. */
 static void multiply_rounded(naive_scan *o, const float *du, const float *dw)
 {
     size_t n = o->T*o->B*(size_t)o->K*o->N, i;
@@ -1014,7 +1014,7 @@ static float *spoilt(const sru_scan *s, const float *a, size_t n)
     return b;
 }
 
-/* s and o have run forward, with tape. */
+/* s and o have run forward, and have kept what backward needs. */
 static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
 {
     size_t rows = rows_of(&s), N = s.N, KN = (size_t)s.K*N, GN = gates_of(&s)*N, b;
@@ -1068,7 +1068,7 @@ static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
               && same_grad(other.dvt, sequence(g.dvt, s.T, s.B, b, GN), s.T*GN),
               "%s: sequence %lu has other gradient bits alone", what, (unsigned long)b);
     }
-    /* without dc there is no gradient from later steps: as if it were 0 */
+    /* without dc there is no gradient from later steps, as if dc were 0 */
     other = run_backward(s, &from, 62, 1, what);
     memset(from.dc, 0, s.B*N*sizeof(float));
     g = run_backward(s, &from, 63, 1, what);
@@ -1099,7 +1099,7 @@ static void test_scan_backward(sru_scan s, naive_scan o, const char *what)
         }
         CHECK(equal && alike(q.du, g.du, rows*KN), "%s: other gradients with ldc", what);
     }
-    /* da on dx is their sum: what a layer's input gets where it is also the skip term */
+    /* da on dx is the sum of both, which a layer's input gets if it is also the skip term */
     if (s.w && s.x && s.K < 4 && s.A == N) {
         sru_context c = context(2);
         sru_scan q = s;
@@ -1214,7 +1214,7 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
     release();
 }
 
-/* In SSRU, where c is 0, nothing flows back through max(c, 0). */
+/* In SSRU, if c is 0, nothing flows back through max(c, 0). */
 static void test_scan_zero(void)
 {
     enum { N = 37 };
@@ -1255,7 +1255,7 @@ static size_t scan_memory(size_t T, size_t B, size_t N, int threads)
     return bytes;
 }
 
-/* Memory for many steps is enough for fewer, on however many threads these are divided. */
+/* Memory for many steps is enough for fewer, whatever number of threads share these. */
 static void test_scan_memory(void)
 {
     int i;
@@ -1330,8 +1330,8 @@ typedef struct accuracy {
     double abs, rel, ulp, abs_at, rel_at, ulp_at;
 } accuracy;
 
-/* Relative errors count where the true value is at least `least`; so do those in ulp, the distance
-   of floats where the true value lies. */
+/* Errors count if the true value is at least `least`: relative ones, and those in ulp, the distance
+   between floats near the true value. */
 static void measure(accuracy *a, double x, const float *got, double want, double least)
 {
     double error = test_finite(got) ? fabs((double)*got - want) : 1e300;
@@ -1361,7 +1361,7 @@ static void merge(accuracy *a, const accuracy *b)
     if (b->ulp > a->ulp) a->ulp = b->ulp, a->ulp_at = b->ulp_at;
 }
 
-/* exp(x) for x <= 0. The C library takes its time where that underflows. */
+/* exp(x) for x <= 0. The C library is slow where that underflows. */
 static double small_exp(double x) { return x < -700 ? 0 : exp(x); }
 
 typedef struct accuracies {
@@ -1369,10 +1369,10 @@ typedef struct accuracies {
     long nans, lost, failed;
 } accuracies;
 
-/* One step of a scan without a skip term and with the forget gate at 1 gives h = r*g(c0): so
-   sigmoid(u2) where c0 = 1, and tanh(c0) where r = 1. A softmax of (0, x) gives
-   exp(x)/(1 + exp(x)). These go over every stride-th of the float32 numbers whose bits lie from
-   `bits` to below `end`. */
+/* One step of a scan without a skip term and with the forget gate at 1 gives h = r*g(c0): that is
+   sigmoid(u2) if c0 = 1, and tanh(c0) if r = 1. A softmax of (0, x) gives exp(x)/(1 + exp(x)).
+   These are computed for every stride-th of the float32 numbers whose bits, as an integer, are at
+   least `bits` and below `end`. */
 static void measure_portion(accuracies *a, uint64_t bits, uint64_t end)
 {
     float *u = (float *)test_alloc(13*BLOCK*sizeof(float)), *u_tanh = u + 3*BLOCK;
@@ -1523,7 +1523,7 @@ static void test_extremes(void)
 
 static void test_layernorm_shape(size_t rows, size_t n)
 {
-    /* of few numbers, two may be close by chance: 1/sqrt(1e-5) = 316 roundings of them */
+    /* two numbers may be close by chance if there are few: 1/sqrt(1e-5) = 316 roundings of them */
     double tol = n < 8 ? 3e-5 : 2e-6;
     float *x = randoms(rows*n), *gain = randoms(n), *bias = randoms(n), *dy = randoms(rows*n);
     float *y = junk(rows*n), *stats = junk(rows*2), *z, *stats1;
@@ -1619,7 +1619,7 @@ static void test_layernorm(void)
     op->layernorm_forward(&c, y, stats, x, gain, bias, 3, n);
     CHECK(distance(y, Y, 3*n) < 3e-4, "layer norm around 1000 is off by %g", distance(y, Y, 3*n));
 
-    /* constant rows, as silence has them: nothing but the bias remains */
+    /* constant rows, as in silence: nothing but the bias remains */
     for (j = 1; j < 600; j += j < 90 ? 1 : 37) {
         float *level = randoms(3*j), *out = junk(3*j);
         for (i = 0; i < 3*j; i++) level[i] = i < j ? 0.1f : i < 2*j ? -23.02585f : 1e5f*x[0];
@@ -1741,7 +1741,7 @@ static void test_softmax_shape(size_t rows, size_t n, double range)
     release();
 }
 
-/* Of a value that is not a number, or infinite, whichever it is, neither loss nor gradients are
+/* If any value is infinite or not a number, whichever it is, neither loss nor gradients are
    numbers. */
 static void test_softmax_nan(void)
 {
@@ -1928,7 +1928,7 @@ static void test_adamw(void)
         test_adamw_size(ns[i]);
     }
     misaligned = 0;
-    /* squares as small as numbers can be that count */
+    /* squares as small as numbers that count can be */
     {
         float p = 0, m = 0, v = 1.5e-38f, g = 1.2247449e-19f;
         sru_context c = context(1);
@@ -2012,7 +2012,7 @@ static void test_dropout(void)
         }
         CHECK(!other, "dropout %g: %ld numbers are neither 0 nor 1/(1 - p)", p, other);
         CHECK(!wrong, "dropout %g: %ld are not as the generator's numbers say", p, wrong);
-        /* 5 standard deviations: one in a million */
+        /* 5 standard deviations are allowed: one in a million is beyond */
         CHECK(fabs(kept/count - (1 - p)) <= 5*sigma, "dropout %g keeps %g", p, kept/count);
         CHECK(fabs(pairs/count - (1 - p)*(1 - p)) <= 10*sigma, "dropout %g keeps %g of the pairs",
               p, pairs/count);
@@ -2023,7 +2023,7 @@ static void test_dropout(void)
         draw(z, ps[k], 42, 7, 3, 777, 1);
         CHECK(same(y, z, 777*sizeof *y), "dropout %g: a shorter mask starts differently", p);
     }
-    /* every part of the key matters: two masks of p = 1/2 agree in half of their places */
+    /* every part of the key matters: two masks of p = 1/2 are to agree in half their places */
     draw(y, 0.5f, 42, 7, 3, n, 1);
     for (k = 0; k < 6; k++) {
         double agree = 0;
@@ -2369,7 +2369,7 @@ static void check_work(const char *name, sru_status (*call)(const sru_context *)
         for (i = 0; i < job.count; i++) written += job.out[i] != 0;
         CHECK(!written, "%s: measuring has written %lu numbers", name, (unsigned long)written);
         c.measure = NULL;
-        for (shift = 0; shift <= 4; shift += 4) {           /* wherever the memory lies */
+        for (shift = 0; shift <= 4; shift += 4) {           /* wherever the memory begins */
             work = (char *)test_alloc(need + shift);
             memset(job.out, 0, bytes);
             c.work = work + shift;
@@ -2455,8 +2455,8 @@ static void test_memory(void)
 
 /* ---- numbers below 1.2e-38 ------------------------------------------------------------------- */
 
-/* They count as 0 inside a call, where that can be had, and the caller's arithmetic stays as it
-   was: under -ffast-math some compilers count them as 0 throughout. */
+/* They count as 0 inside a call, where that is possible, and the caller's arithmetic stays
+   as it was: with -ffast-math, some compilers count them as 0 everywhere. */
 static float at_start;
 
 static float half_of_tiny(void)
@@ -2486,7 +2486,7 @@ static void test_denormals(void)
 #endif
         release();
     }
-    {   /* a state that fades out is 0 in the end, wherever */
+    {   /* a state that fades out is 0 in the end, everywhere */
         enum { T = 2000, N = 5 };
         float *u = zeros(T*3*N), *one = zeros(N), *last = junk(N);
         sru_context c = context(1);
@@ -2505,7 +2505,7 @@ static void test_denormals(void)
 
 /* ---- a caller who wants to be stopped at overflows ------------------------------------------- */
 
-/* Results are infinite or NaN, as they are elsewhere; after a call, the caller is stopped still. */
+/* Results are infinite or NaN, as for other callers; after a call, the caller is still stopped. */
 static void test_exceptions(void)
 {
 #if defined(__GNUC__) && defined(__SSE_MATH__) && !defined(SRU_USE_CBLAS)
@@ -2535,8 +2535,8 @@ static void test_exceptions(void)
 
 /* ---- Kernels are those of the instruction set that was asked for ----------------------------- */
 
-/* The mean of a row is summed up in as many parts as a few vectors have lanes, which shows in its
-   last bits how wide they are. A table that was taken earlier still has its own. */
+/* The mean of a row is summed up in as many parts as a few vectors have lanes, so its last bits
+   show how wide these are. A table that was taken earlier still has its own kernels. */
 static void test_chosen(void)
 {
     enum { ROWS = 64, N = 1000 };

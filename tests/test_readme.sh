@@ -1,9 +1,9 @@
 #!/bin/sh
-# Compiles and runs the C of README.md, and looks whether what it names exists. The last line is
-# `N passed, N failed`. CC names the compiler.
+# Compiles and runs the C code of README.md, and checks that what README.md names exists. The last
+# line is `N passed, N failed`. CC names the compiler.
 #
-# A block ```c with `int main(` is a whole program. Any other is a fragment: its lines that begin
-# with # go to the top of a program, the rest into its main(), after the declarations below.
+# A block ```c with `int main(` is a whole program. Any other block is a fragment: its lines that
+# begin with # go to the top of a program, the rest into its main(), after the declarations below.
 
 . "$(dirname "$0")/check.sh"
 

@@ -1,5 +1,5 @@
-/* SRU++: the attention operator against a naive one, gradients of whole stacks against finite
-   differences in double, streaming bit for bit, and memory that grows linearly. */
+/* SRU++: the attention operator against a naive one; gradients of whole stacks against finite
+   differences in double; streaming, bit for bit; and memory, which must grow linearly. */
 #include "test.h"
 #include "naive.h"
 #include <unistd.h>
@@ -36,7 +36,7 @@ static int naive_sees(const naive_attention *p, size_t t, size_t s, size_t b)
     return !(p->mask_pad && p->mask_pad[(s - p->M)*p->B + b]);
 }
 
-/* Forward, and backward where dout is given. */
+/* Forward, and also backward if dout is given. */
 static void naive_attend(const naive_attention *p)
 {
     const size_t S = p->M + p->T, hd = p->P/p->H;
@@ -117,7 +117,7 @@ static const char *isa(void) { return sru_cpu()->name; }
 typedef struct attention_case {
     size_t T, B, M, P, H, window;
     int causal, masks, bias, plain;     /* plain: alpha is NULL */
-    int climb;                          /* of scores from one block of 64 keys to the next */
+    int climb;                          /* how scores rise from one block of 64 keys to the next */
     float dropout;
 } attention_case;
 
@@ -131,7 +131,7 @@ static const attention_case attention_cases[] = {
     { 700, 1, 40, 16, 1, 0, 1, 1, 0, 0, 0, 0 }, { 9, 2, 4, 6, 2, 0, 0, 1, 0, 0, 0, 0.4f },
     { 150, 2, 70, 12, 3, 0, 1, 0, 1, 0, 0, 0.2f }, { 131, 1, 0, 8, 2, 80, 0, 1, 0, 1, 6, 0.7f },
     { 70, 1, 5, 150, 1, 0, 1, 0, 0, 0, 0, 0 }, { 9, 2, 0, 162, 2, 0, 0, 1, 0, 0, 0, 0.1f },
-    { 65, 43, 0, 16, 4, 0, 1, 0, 0, 0, 0, 0 }       /* the backward goes through heads in lots */
+    { 65, 43, 0, 16, 4, 0, 1, 0, 0, 0, 0, 0 }       /* backward takes the heads in several lots */
 };
 
 static REAL attention_loss(void *arg)
@@ -146,7 +146,7 @@ static REAL attention_loss(void *arg)
     return loss;
 }
 
-/* Column b of an array (steps,B,...) of so many bytes each, alone; NULL stays NULL. */
+/* A copy of column b alone of an array (steps,B,...) with so many bytes each; NULL stays NULL. */
 static void *column(const void *a, size_t steps, size_t B, size_t b, size_t bytes)
 {
     char *one = a ? (char *)test_alloc(steps*bytes) : NULL;
@@ -156,7 +156,7 @@ static void *column(const void *a, size_t steps, size_t B, size_t b, size_t byte
     return one;
 }
 
-/* Sequence b of an attention that has run, forward and backward: it has the same bits alone. */
+/* Runs sequence b of an attention alone, forward and backward: it must give the same bits. */
 static void check_alone(const sru_context *c, const sru_attention *whole, size_t b)
 {
     const size_t T = whole->T, B = whole->B, P = whole->P, S = whole->M + T;
@@ -190,7 +190,7 @@ static void check_alone(const sru_context *c, const sru_attention *whole, size_t
     free(s.o); free(s.a); free(s.stats); free(s.dq); free(s.dkv);
 }
 
-/* The arrays of attention's results, and of the gradients. */
+/* Makes the arrays for attention's results and gradients. */
 static void put_results(sru_attention *s, float *o, float *a, float *stats, const float *dout,
                         float *dq, float *dkv)
 {
@@ -202,7 +202,7 @@ static void put_results(sru_attention *s, float *o, float *a, float *stats, cons
     s->dkv = dkv;
 }
 
-/* The naive backward by finite differences, then the library by the naive one. */
+/* Checks the naive backward by finite differences, then the library by the naive one. */
 static void run_attention_case(const attention_case *k, int check_naive)
 {
     const size_t n = k->T*k->B*k->P, S = k->M + k->T, m = S*k->B*2*k->P;
@@ -273,7 +273,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
         v[2].gradient = &just_alpha;
         v[2].n = k->plain ? 0 : 1;
         naive_check_gradient("attention", attention_loss, &p, v, 3);
-        attention_loss(&p);             /* o again of the values as they are */
+        attention_loss(&p);             /* computes o again, from the original values */
     }
 
     memset(&s, 0, sizeof s);
@@ -344,8 +344,8 @@ static void test_attention(void)
     checked = 1;
 }
 
-/* A step that sees no later ones gets the same bits however many there are, though the last block
-   of keys is then a short one. */
+/* A step that sees no later steps gets the same bits however many of these there are, although the
+   last block of keys is then a short one. */
 static void test_attention_prefixes(void)
 {
     enum { T = 140, B = 2, H = 2, P = 40 };
@@ -375,7 +375,7 @@ static void test_attention_prefixes(void)
     free(q); free(kv); free(o); free(whole);
 }
 
-/* One head, and what it gave the first time. */
+/* One head, and what it computed the first time. */
 typedef struct head {
     sru_attention s;
     size_t N;                                   /* T*P */
@@ -405,7 +405,7 @@ static head new_head(size_t T, size_t P, double scale)
     return h;
 }
 
-/* Forward and backward: whether they give the bits of the first time, if this is not that. */
+/* Runs forward and backward. Returns whether they give the bits of the first run, or are that. */
 static int as_at_first(const head *h, int first)
 {
     char error[SRU_ERROR_SIZE] = "";
@@ -422,7 +422,7 @@ static void free_head(head *h)
     free(h->results); free(h->first);
 }
 
-/* What is added to all scores of a query changes nothing, be it as much as a finite mask adds. */
+/* A number added to all scores of a query changes nothing, even as large as a finite mask adds. */
 static void test_attention_masked(void)
 {
     enum { T = 70, P = 8 };
@@ -437,8 +437,8 @@ static void test_attention_masked(void)
     free_head(&h);
 }
 
-/* What is not seen counts for nothing however large it is, as long as it is finite: neither its
-   scores nor dout.v, which overflow here. */
+/* What is not seen counts for nothing, however large it is, if it is finite. So do its scores and
+   dout.v, which overflow here. */
 static void test_attention_hidden(void)
 {
     enum { T = 21, P = 8 };
@@ -446,14 +446,14 @@ static void test_attention_hidden(void)
     uint8_t pad[T] = { 0 };
     size_t i, j, k;
     for (j = 0; j < T; j++) pad[j] = j % 3 == 1;
-    for (k = 0; k < 6; k++) {           /* hidden by mask_pad, by -inf, by the least float */
+    for (k = 0; k < 6; k++) {           /* hidden by mask_pad, by -inf, by the lowest float */
         h.s.mask_pad = k < 2 ? pad : NULL;
         h.s.attn_mask = k < 2 ? NULL : h.mask;
         for (i = 0; i < T*T; i++) {
             h.mask[i] = pad[i % T] ? -3.4028234e38f : 0;
             if (pad[i % T] && k < 4) test_make_minus_infinity(h.mask + i);
         }
-        for (j = 0; j < T; j++)         /* of both signs, so that scores are also no numbers */
+        for (j = 0; j < T; j++)         /* of both signs, so that some scores are NaN */
             for (i = 0; i < 2*P && pad[j]; i++)
                 h.kv[j*2*P + i] = k % 2 == 0 ? 1 : i % 3 ? 3e38f : -3e38f;
         CHECK(as_at_first(&h, !k), "%s: with other values in what is not seen, other results (%d)",
@@ -462,8 +462,8 @@ static void test_attention_hidden(void)
     free_head(&h);
 }
 
-/* Where one weight is 1 and all others are 0, nothing flows back through the softmax: what its mean
-   takes away is what was there, to the last bit, however large the scores are. */
+/* If one weight is 1 and all others are 0, nothing flows back through the softmax: the mean that is
+   subtracted equals what was there, to the last bit, however large the scores are. */
 static void test_attention_saturated(void)
 {
     enum { T = 100, B = 2, H = 2, P = 60, N = T*B*P };
@@ -618,7 +618,7 @@ static REAL stack_loss(void *arg)
     return loss;
 }
 
-/* N units of inputs and of outputs, projections of P. */
+/* A stack with N inputs, N units and projections of P. */
 static sru_config plain_config(size_t N, size_t P)
 {
     sru_config f;
@@ -649,8 +649,8 @@ static sru_config stack_config(int variant)
 }
 enum { VARIANTS = 10 };
 
-/* The library's gradient along random directions against the slope of the naive loss, by central
-   differences in double. The gradient is of float32: 3e-5 of its length is about 250 roundings. */
+/* Compares the library's gradient along random directions with the slope of the naive loss, by
+   central differences in double. It is of float32: 3e-5 of its length is about 250 roundings. */
 static void check_slope(const char *what, stack *p, REAL *value, const float *gradient, size_t n,
                         int variant)
 {
@@ -827,7 +827,7 @@ static void test_stacks(void)
 
 /* ---- streaming ------------------------------------------------------------------------------- */
 
-/* A model in the form `type`, and its sizes; free(weights) when done. */
+/* Makes a model in the form `type`, and its sizes; free its weights when done. */
 static void *make_model(sru_model *m, const sru_config *f, sru_type type, size_t T, size_t B,
                         sru_sizes *n)
 {
@@ -853,7 +853,7 @@ static void *make_model(sru_model *m, const sru_config *f, sru_type type, size_t
     return packed;
 }
 
-/* Steps of `chunk`, all sequences together; sequence 1 starts anew at step `reset`. */
+/* Runs all sequences, `chunk` steps in a call; sequence 1 starts anew at step `reset`. */
 static void stream(const sru_model *m, const float *x, float *h, size_t T, size_t B, size_t S,
                    size_t chunk, size_t reset, const uint8_t *pad, int threads)
 {
@@ -941,8 +941,8 @@ static void test_streaming(void)
     free(x); free(whole); free(h); free(x1); free(h1); free(pad);
 }
 
-/* Without padding, the ring gives what training computes with masks; which wants no rings, and so
-   no more scratch memory for a longer window. */
+/* Without padding, the ring gives what training computes with masks. Training wants no rings, so it
+   needs no more scratch memory for a longer window. */
 static void test_ring_and_tape(void)
 {
     const size_t T = 150, B = 2, N = 17;
@@ -977,8 +977,8 @@ static void test_ring_and_tape(void)
     free(io.tape); free(weights); free(x); free(h); free(tape_h);
 }
 
-/* A padded step is one of the window in training, and in inference with attn_mask or memory, though
-   these hide nothing; rings do not count it. What such calls need is measured. */
+/* A padded step counts as one of the window in training, and in inference with attn_mask or memory,
+   even if these hide nothing; rings do not count it. What such calls need is measured. */
 static void test_padded_windows(void)
 {
     enum { T = 40, B = 2, N = 17, M = 64 };
@@ -1037,7 +1037,7 @@ static void test_padded_windows(void)
         free(c.work);
         c.work = NULL;
     }
-    /* gradients that are not wanted change no others */
+    /* that some gradients are not wanted changes no others */
     io.memory = memories;
     io.memory_length = M;
     io.dh = x;
@@ -1110,10 +1110,10 @@ static void test_fewer_sequences(void)
         }
 }
 
-/* A state may come from a damaged file: a ring's counters that cannot be are as good as zeros. */
+/* A state may come from a damaged file: impossible counters of a ring must have the effect of 0. */
 static void test_ring_counters(void)
 {
-    float wrong[] = { 0, -200, 2000, 1e30f, 0 };        /* and one that is no number */
+    float wrong[] = { 0, -200, 2000, 1e30f, 0 };        /* the last becomes NaN */
     const size_t T = 3, D = 24;
     float *x = test_floats(T*D), *h = test_floats(T*D), *right = test_floats(T*D);
     char error[SRU_ERROR_SIZE] = "";
@@ -1150,8 +1150,8 @@ static void test_ring_counters(void)
     free(weights); free(x); free(h); free(right);
 }
 
-/* Dropout of all kinds: repeatable, different for another step, and its gradient that of the same
-   masks, along a random direction. */
+/* Dropout of all kinds: it can be repeated, differs for another step, and has the gradient of the
+   same masks, along a random direction. */
 static void test_dropout(void)
 {
     const size_t T = 20, B = 3, N = 16;
@@ -1214,8 +1214,8 @@ static void test_dropout(void)
     free(x); free(h); free(h2); free(dx); free(dh); free(d); free(x2);
 }
 
-/* Operators that note down from which numbers dropout is drawn, how often a place is left out, and
-   for how many places. */
+/* Operators that record from which numbers dropout is drawn, how often a place is left out, and for
+   how many places. */
 static struct { uint32_t id; float p; size_t n; } ids[64];
 static int id_count;
 
@@ -1246,8 +1246,8 @@ static sru_status noting_attention_backward(const sru_context *c, const sru_atte
     return sru_cpu()->attention_backward(c, s);
 }
 
-/* No two dropouts of a network leave out the same places; in backward each draws what it drew, but
-   for units' masks, which are kept. */
+/* No two dropouts of a network leave out the same places. In backward, each draws what it drew
+   before, except for the masks of units, which are kept. */
 static void test_ids(void)
 {
     enum { T = 2, B = 3, N = 8, P = 4, L = 3 };
@@ -1312,7 +1312,7 @@ static void test_ids(void)
     free(c.work); free(io.tape); free(weights);
 }
 
-/* Scratch memory at B = 1, P = 256: linear in T, and with a window not growing at all. */
+/* Scratch memory at B = 1, P = 256 grows linearly with T, and not at all if there is a window. */
 static void test_memory(void)
 {
     const size_t T = sizeof T > 4 ? 1024 : 256;         /* as 32 bits of address allow */
@@ -1398,7 +1398,7 @@ static void test_errors(void)
         CHECK(sru_forward(&c, &m, &io) == SRU_OK, "%s", error);
         m.weights = NULL;
     }
-    m.config.attention_last_n_layers = -1;      /* nobody attends */
+    m.config.attention_last_n_layers = -1;      /* no layer attends */
     CHECK(sru_size(&n, &c, &m, 20000, 1) == SRU_OK, "%s", error);
     {
         const size_t work = n.work;
@@ -1458,8 +1458,8 @@ static void test_errors(void)
     }
 }
 
-/* Each variant comes back from a file as it was saved, and so does what stands in the metadata
-   beside the reference's arguments. */
+/* Each variant comes back from a file as it was saved, and so do metadata that are not arguments of
+   the reference. */
 static void test_files(void)
 {
     char folder[512], path[520], error[SRU_ERROR_SIZE] = "";
@@ -1512,7 +1512,7 @@ static void run_all(void)
     test_ids();
 }
 
-/* Against what 3.0-dev's reset_parameters() does: Glorot and Bengio 2010 for all matrices. */
+/* Compared with what 3.0-dev's reset_parameters() does: Glorot and Bengio 2010 for all matrices. */
 static void test_init(void)
 {
     sru_config f;

@@ -1,4 +1,4 @@
-"""Compares the C library with the reference; tests/pytorch/run calls it.
+"""Compares the C library with the reference; tests/pytorch/run calls this.
 
 compare.py models RUN_MODEL MODULE N          N random models of SRU or SRUpp, run by C
 compare.py charlm CHARLM ARCH TEXT SECONDS    a model trained by charlm, run by the reference
@@ -30,12 +30,12 @@ def chance(p):
 
 
 def width(normalized, most):
-    """Layer norm makes 0 of one number and -1 and 1 of two, so that there is nothing to compare."""
+    """A random width. Layer norm turns 1 number into 0, and 2 into -1 and 1: nothing to compare."""
     return random.randint(3 if normalized else 1, most)
 
 
 def sizes():
-    """What all constructors take."""
+    """Random arguments that all constructors take."""
     both, norm = chance(0.4), chance(0.35)
     D = width(norm, 40)
     c = dict(input_size=random.choice([D, 2*D if both else D, width(norm, 50)]),
@@ -77,13 +77,13 @@ def srupp_config():
         c["attention_every_n_layers"] = random.randint(1, 3)
     elif chance(0.3):
         c["attention_last_n_layers"] = random.randint(1, c["num_layers"])
-    if chance(0.2):                 # of single numbers, so that only inference can be compared
+    if chance(0.2):                 # drops single numbers, so that only inference can be compared
         c[random.choice(["dropout", "attn_dropout"])] = 0.3
     return c
 
 
 def ours(c, rnn):
-    """A state of the reference as (B,S)."""
+    """A state of the reference, in our order (B,S)."""
     L, K = rnn.num_layers, rnn.num_directions
     if c.shape[0] == L*K and K == 2 and rnn.nn_rnn_compatible_return:
         c = c.view(L, K, c.shape[1], -1).transpose(1, 2).flatten(2)
@@ -91,8 +91,8 @@ def ours(c, rnn):
 
 
 def distance(a, b):
-    """Relative to the norm of b; absolute where that is 0. If a is one number and b more, these are
-    the terms of its sum."""
+    """Of a from b, relative to b's norm, or absolute if that is 0. If only a is one number, it is
+    compared with the sum of b."""
     a, b = a.double(), b.double()
     if a.shape != b.shape and a.numel() > 1:
         return math.inf
@@ -102,7 +102,7 @@ def distance(a, b):
 
 
 def give_masks(rnn, B):
-    """Makes the reference use, and returns, dropout masks that are drawn once."""
+    """Draws dropout masks once, makes the reference use them, and returns them."""
     masks, inputs = [], []
     for cell in rnn.rnn_lst:
         m = {}
@@ -124,14 +124,14 @@ def give_masks(rnn, B):
 
 
 def band(T, M, W):
-    """The mask by which each of T steps sees the last W of the M before and of its own."""
+    """The mask with which each of T steps sees the last W of M earlier steps and of these."""
     t, s = torch.arange(M, M + T).unsqueeze(1), torch.arange(M + T).unsqueeze(0)
     return torch.zeros(T, M + T).masked_fill((s > t) | (s <= t - W), -math.inf)
 
 
 def attention_inputs(rnn, T, B):
     """Memory and masks: arguments of the reference, tensors for C, metadata of the model. Each step
-    sees something, for the reference makes NaN of nothing."""
+    sees something, because a step that sees nothing is NaN in the reference."""
     there, tensors, metadata = {}, {}, {}
     M = random.randint(1, 12) if chance(0.5) else 0
     kind = random.choice(["all", "causal", "window", "mask"])
@@ -164,7 +164,7 @@ def attention_inputs(rnn, T, B):
 
 
 def to_double(x):
-    """Tensors, in lists or not, as leaves for gradients; those of Booleans as they are."""
+    """Tensors, in lists or not, as leaves that get gradients; Booleans stay as they are."""
     if isinstance(x, list):
         return [to_double(y) for y in x]
     if x is None or x.dtype == torch.bool:
@@ -183,17 +183,17 @@ def compare(what, out, should):
 
 
 def one_model(program, folder, module, i):
-    """One model of the reference: saved, run there and here."""
+    """Saves one model of the reference, and runs it there and here."""
     torch.manual_seed(i)
     random.seed(i)
     config = {"SRU": sru_config, "SRUpp": srupp_config}[module]()
     T, B = random.randint(1, 20), random.randint(1, 5)
     rnn = getattr(sru, module)(**config)
     with torch.no_grad():
-        for name, p in rnn.named_parameters():      # so that each is away from what it starts as
+        for name, p in rnn.named_parameters():      # moves each away from its initial values
             if p.requires_grad:
                 p.add_(torch.randn_like(p)*(0.05 if p.dim() > 1 else 0.2) + name.endswith("alpha"))
-    if chance(0.2):                 # what is rounded stays so, scale_x too
+    if chance(0.2):                 # what is rounded here stays rounded, scale_x too
         rnn = rnn.to(random.choice([torch.half, torch.bfloat16])).float()
     weights = {k: v.clone() for k, v in rnn.state_dict().items()}
 
@@ -227,7 +227,7 @@ def one_model(program, folder, module, i):
             del tensors["rnn_dropout_mask"]
     if module == "SRU" or not (rnn.dropout or config.get("attn_dropout")):
         rnn.double().train()
-        for m in rnn.modules():                     # a factor for each number has gradients of each
+        for m in rnn.modules():                     # a factor for each number gets its own gradient
             if hasattr(m, "alpha"):
                 m.alpha = torch.nn.Parameter(m.alpha.expand(T, B, m.proj_features).clone())
         leaves = {k: to_double(v) for k, v in there.items()}
@@ -289,7 +289,7 @@ def models(program, module, n):
 
 
 class Charlm(torch.nn.Module):
-    """What charlm saves, as one would write it in PyTorch."""
+    """The network that charlm saves, as one would write it in PyTorch."""
     def __init__(self, tensors, module, config):
         super().__init__()
         self.embedding = torch.nn.Embedding(*tensors["embedding.weight"].shape)
@@ -299,7 +299,7 @@ class Charlm(torch.nn.Module):
 
 
 class Stream:
-    """Runs the network over a text in parts, with what it keeps from one to the next."""
+    """Runs the network over a text in parts, and keeps state and memory from part to part."""
     def __init__(self, net, window):
         self.net, self.window, self.c, self.memory = net, window, None, None
 

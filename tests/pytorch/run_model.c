@@ -2,11 +2,11 @@
 
    INPUT    x (T,B,I), c0 (B,C), where C is L N;   perhaps mask_pad (T,B), dropout_mask (L,B,N),
             rnn_dropout_mask (as in sru_io, flat), memory.0 ... (M,B,width), memory_mask_pad (M,B),
-            attn_mask (T,M+T);   for training dh (T,B,N), dc (B,C);   part (1): steps of a call in
-            inference, if not all
-   OUTPUT   h_inference, c_inference of SRU_PLAIN and h_packed, c_packed of SRU_F32, without
-            dropout;   saved.0 ... of the latter, where all steps are one call;   h, c, dx, dc0,
-            dmemory.0 ..., grad.NAME of training;   the network behind "rnn." */
+            attn_mask (T,M+T);   for training, dh (T,B,N), dc (B,C);   part (1): how many steps each
+            call takes in inference, if not all
+   OUTPUT   without dropout, h_inference, c_inference from SRU_PLAIN and h_packed, c_packed from
+            SRU_F32;   saved.0 ... from the latter, if one call takes all steps;   from training, h,
+            c, dx, dc0, dmemory.0 ..., grad.NAME;   the network, with the prefix "rnn." */
 #define SRU_IMPLEMENTATION
 #include "../../sru.h"
 #include <stdio.h>
@@ -81,7 +81,7 @@ static float *output_of_layer(const char *name, int layer, size_t a, size_t b, s
     return output(text, a, b, c);
 }
 
-/* Copies rows of C floats, ld apart in either array. */
+/* Copies rows of C floats, which are ld_to apart in one array and ld_from in the other. */
 static void copy_rows(float *to, size_t ld_to, const float *from, size_t ld_from, size_t rows,
                       size_t C)
 {
