@@ -3874,8 +3874,8 @@ static float *sru__tensor(const void *weights, const sru__layer *y, int i)
 }
 
 /* What forward keeps for backward, of one layer, in the tape; in inference what the layer itself
-   needs, in scratch memory. Without layer norm of what is projected o is p, without attention z is
-   o. */
+   needs, in scratch memory. In inference, and without layer norm of what is projected, o is p;
+   without attention z is o. */
 typedef struct sru__kept {
     float *in;              /* (T,B,in) the layer's input, where it is not the caller's x */
     float *stats;           /* (T,B,2) of layer norm */
@@ -3918,7 +3918,7 @@ static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer 
     if (y->norm == 1 || y->drop_x > 0) SRU__KEEP(a, rows * y->in);
     if (y->P) SRU__KEEP(p, rows * y->P);
     k->o = k->p;
-    if (y->projected_norm) SRU__KEEP(o, rows * y->P);
+    if (y->projected_norm && io->tape) SRU__KEEP(o, rows * y->P);
     k->z = k->o;
     if (y->attention) {
         const size_t all = rows + sru__memory_length(y, io) * io->B;
