@@ -2352,6 +2352,13 @@ typedef struct sru__attend_run {
     float *dq;                      /* (heads,parts,tasks*64,wide) */
 } sru__attend_run;
 
+/* Where step t of head (b,h) lies in an array (T,B,width): P wide, or as kv 2 P. */
+static size_t sru__head_at(const sru__attend_run *r, size_t head, size_t t, size_t width)
+{
+    const size_t H = (size_t)r->s.H;
+    return (t * r->s.B + head / H) * width + head % H * r->hd;
+}
+
 static size_t sru__block_floats(size_t hd)
 {
     return SRU__KEYS * (hd + sru__ceil(hd, SRU__PANEL) * SRU__PANEL);
@@ -2387,15 +2394,16 @@ static void sru__hide_all(float *s, size_t n)
     while (n) s[--n] = SRU__HIDDEN;
 }
 
-/* Which of the 64 keys from `start` on are padded in sequence b, and how many; in a ring none. */
+/* Which of the 64 keys from `start` on are padded in a head's sequence, and how many; in a ring none. */
 typedef struct sru__padded {
     size_t n;
     uint8_t key[SRU__KEYS];
 } sru__padded;
 
-static void sru__find_padded(sru__padded *p, const sru__attend_run *r, size_t b, size_t start)
+static void sru__find_padded(sru__padded *p, const sru__attend_run *r, size_t head, size_t start)
 {
     const sru_attention *s = &r->s;
+    const size_t b = head / (size_t)s->H;
     const size_t end = s->ring ? start : sru__min(start + SRU__KEYS, r->S);
     size_t at;
     p->n = 0;
@@ -2467,13 +2475,6 @@ static void sru__seen_by_all(const sru__attend_run *r, sru__queries *q)
     q->to = sru__ceil(hi, SRU__KEYS);
 }
 
-/* Where query i lies in q, o and a. */
-static size_t sru__query_at(const sru__attend_run *r, const sru__queries *q, size_t i)
-{
-    const size_t H = (size_t)r->s.H;
-    return (q->t[i] * r->s.B + q->head / H) * r->s.P + q->head % H * r->hd;
-}
-
 /* How many keys of block g, counted from its first one, queries 0 ... i see at most. */
 static size_t sru__seen_of_block(const sru__attend_run *r, const sru__queries *q, size_t g,
                                  size_t i)
@@ -2503,7 +2504,7 @@ static void sru__attend_queries(const sru__attend_run *r, const sru__queries *q,
     const float *rows[SRU__KEYS];
     size_t i, j;
     for (i = 0; i < q->n; i++) {
-        const size_t at = sru__query_at(r, q, i);
+        const size_t at = sru__head_at(r, q->head, q->t[i], r->s.P);
         rows[i] = r->s.q + at;
         for (j = 0; j < r->hd && r->s.B * (size_t)r->s.H > 1; j += 16) {    /* rows far apart */
             SRU__PREFETCH(r->s.q + at + j);
@@ -2528,7 +2529,7 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
                           sru__ceil(sru__seen_of_block(r, q, g, i + n - 1), SRU__PANEL),
                           scores + i * SRU__KEYS, SRU__KEYS, 0);
     }
-    sru__find_padded(&padded, r, q->head / (size_t)s->H, start);
+    sru__find_padded(&padded, r, q->head, start);
     if (!s->attn_mask && !padded.n && start >= q->low && start + SRU__KEYS <= q->high) return;
     for (i = 0; i < q->n; i++)
         sru__hide(r, &padded, q->place + i, q->start, scores + i * SRU__KEYS, start, start + keys);
@@ -2590,7 +2591,7 @@ static void sru__attend(const sru__attend_run *r, const sru__queries *q, size_t 
         sru__attend_values(r, q, g, scores, sums, first, count);
     }
     for (i = 0; i < q->n; i++) {
-        const size_t at = sru__query_at(r, q, i) + column;
+        const size_t at = sru__head_at(r, q->head, q->t[i], s->P) + column;
         const float sum = r->kern->attended(s->o + at, s->a ? s->a + at : NULL,
                                             s->alpha ? s->q + at : NULL, sums + i * width,
                                             total + i * SRU__PANEL, s->alpha ? s->alpha[0] : 1,
@@ -2642,13 +2643,13 @@ static void sru__attend_pack(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
-    const size_t H = (size_t)s->H, row = s->B * 2 * s->P;
+    const size_t row = s->B * 2 * s->P;
     size_t task;
     (void)thread;
     for (task = begin; task < end; task++) {
-        const size_t head = r->first + task / r->blocks, g = task % r->blocks;
-        const size_t n = sru__min(SRU__KEYS, r->S - g * SRU__KEYS);
-        const float *key = s->kv + g * SRU__KEYS * row + head / H * 2 * s->P + head % H * r->hd;
+        const size_t head = r->first + task / r->blocks, first = task % r->blocks * SRU__KEYS;
+        const size_t n = sru__min(SRU__KEYS, r->S - first);
+        const float *key = s->kv + sru__head_at(r, head, first, 2 * s->P);
         float *block = r->keys + task * r->block;
         sru__row_panels(block, key, row, n, r->hd);
         sru__column_panels(block + r->hd * SRU__KEYS, key + s->P, row, n, r->hd);
@@ -2707,8 +2708,8 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
     size_t step;
     r.q = &q;
     for (q.head = begin; q.head < end; q.head++) {
-        const size_t b = q.head / H, h = q.head % H;
-        float *state = s->ring + b * s->ld_ring, *keys = state + 2 + h * r.block;
+        const size_t b = q.head / H;
+        float *state = s->ring + b * s->ld_ring, *keys = state + 2 + q.head % H * r.block;
         /* one length further on, so that what lies before is not negative */
         size_t place = sru__ring_count(state[0], length) + length;
         q.start = place - sru__ring_count(state[1], s->window);
@@ -2718,7 +2719,7 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
             q.n = 0;
             /* up to a full block: its queries come before the next key */
             for (; step < s->T && (!q.n || place % SRU__KEYS); step++) {
-                const float *key = s->kv + (step * s->B + b) * 2 * s->P + h * r.hd;
+                const float *key = s->kv + sru__head_at(&r, q.head, step, 2 * s->P);
                 if (s->mask_pad && s->mask_pad[step * s->B + b]) continue;
                 sru__put_key(keys + place / SRU__KEYS % r.blocks * r.stride, r.hd,
                              place % SRU__KEYS, key, key + s->P);
@@ -2850,13 +2851,13 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
 {
     const sru_attention *s = &r->s;
     const size_t hd = r->hd, each = SRU__KEYS * hd, panel = SRU__KEYS * r->wide;
-    const size_t at = head / (size_t)s->H * s->P + head % (size_t)s->H * hd, row = s->B * s->P;
+    const size_t row = s->B * s->P;
     double dalpha = 0;
     size_t i, j, k;
     for (i = 0; i < r->tasks; i++) {
         const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
-        const size_t start = at + i * SRU__KEYS * row;
-        const float *q = s->q + start, *dout = s->dout + start, *a = s->a + start;
+        const size_t at = sru__head_at(r, head, i * SRU__KEYS, s->P);
+        const float *q = s->q + at, *dout = s->dout + at, *a = s->a + at;
         for (j = 0; j < n; j++) {
             r->kern->scale(qs + i * each + j * hd, q + j * row, r->scale, hd);
             memcpy(das + i * each + j * hd, dout + j * row, hd * 4);
@@ -2883,7 +2884,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
     const sru__kernels *kern = r->kern;
-    const size_t H = (size_t)s->H, hd = r->hd, wide = r->wide, q = r->tasks;
+    const size_t hd = r->hd, wide = r->wide, q = r->tasks;
     const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide;
     const size_t row = s->B * 2 * s->P;
     const float alpha = s->alpha ? s->alpha[0] : 1;
@@ -2896,7 +2897,6 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     size_t task, g, i, j, n;
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->parts, part = task % r->parts;
-        const size_t b = head / H, h = head % H;
         size_t step = 2 * (r->parts - part) - 1;        /* to and fro: earlier keys are seen more */
         float *dq = r->dq + task * q * panel;
         memset(dq, 0, q * panel * 4);
@@ -2906,13 +2906,13 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
         }
         for (g = part; g < r->blocks; g += step, step = 2 * r->parts - step) {
             const size_t first = g * SRU__KEYS, keys = sru__min(SRU__KEYS, r->S - first);
-            const float *key = s->kv + first * row + b * 2 * s->P + h * hd;
+            const float *key = s->kv + sru__head_at(r, head, first, 2 * s->P);
             float *dkey = s->dkv + (key - s->kv);
             sru__row_panels(kt, key, row, keys, hd);
             sru__row_panels(vt, key + s->P, row, keys, hd);
             sru__column_panels(kp, key, row, keys, hd);
             memset(dk, 0, 2 * panel * 4);
-            sru__find_padded(&padded, r, b, first);
+            sru__find_padded(&padded, r, head, first);
             for (i = 0; i < q; i++) {
                 const size_t place = s->M + i * SRU__KEYS;
                 size_t lo, hi, low, high;
@@ -2956,14 +2956,14 @@ static void sru__attend_backward_sums(void *job, size_t begin, size_t end, int t
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
-    const size_t H = (size_t)s->H, row = s->B * s->P, whole = r->tasks * SRU__KEYS * r->wide;
+    const size_t row = s->B * s->P, whole = r->tasks * SRU__KEYS * r->wide;
     const float alpha = s->alpha ? s->alpha[0] : 1;
     size_t task, i, part;
     (void)thread;
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->tasks, first = task % r->tasks * SRU__KEYS;
         const size_t n = sru__min(SRU__KEYS, s->T - first);
-        const size_t at = first * row + head / H * s->P + head % H * r->hd;
+        const size_t at = sru__head_at(r, head, first, s->P);
         float *sum = r->dq + task / r->tasks * r->parts * whole + first * r->wide;
         for (part = 1; part < r->parts; part++)
             r->kern->add(sum, sum + part * whole, n * r->wide);
