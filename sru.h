@@ -2884,22 +2884,24 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru_attention *s = &r->s;
     const sru__kernels *kern = r->kern;
-    const size_t hd = r->hd, wide = r->wide, q = r->tasks;
+    const size_t hd = r->hd, wide = r->wide, tasks = r->tasks;
     const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide;
     const size_t row = s->B * 2 * s->P;
     const float alpha = s->alpha ? s->alpha[0] : 1;
-    float *qs = r->scratch + (size_t)thread * r->scratch_size, *das = qs + q * each;
-    float *qp = das + q * each, *dap = qp + q * panel;
-    float *mean = dap + q * panel, *kt = mean + q * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
+    float *qs = r->scratch + (size_t)thread * r->scratch_size, *das = qs + tasks * each;
+    float *qp = das + tasks * each, *dap = qp + tasks * panel;
+    float *mean = dap + tasks * panel, *kt = mean + tasks * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
     float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
     float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
+    sru__queries q;
     sru__padded padded;
-    size_t task, g, i, j, n;
+    size_t task, g, i, j;
+    q.start = 0;
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->parts, part = task % r->parts;
         size_t step = 2 * (r->parts - part) - 1;        /* to and fro: earlier keys are seen more */
-        float *dq = r->dq + task * q * panel;
-        memset(dq, 0, q * panel * 4);
+        float *dq = r->dq + task * tasks * panel;
+        memset(dq, 0, tasks * panel * 4);
         if (task == begin || !part) {       /* the first of this head here */
             const double dalpha = sru__attend_prepare(r, head, qs, das, qp, dap, mean, kt, p);
             if (!part) r->dalpha[head] = dalpha;
@@ -2913,13 +2915,12 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
             sru__column_panels(kp, key, row, keys, hd);
             memset(dk, 0, 2 * panel * 4);
             sru__find_padded(&padded, r, head, first);
-            for (i = 0; i < q; i++) {
-                const size_t place = s->M + i * SRU__KEYS;
-                size_t lo, hi, low, high;
-                n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
-                sru__seen(r, place, 0, &low, &hi);              /* the first query, */
-                sru__seen(r, place + n - 1, 0, &lo, &high);     /* and the last */
-                if (low >= first + SRU__KEYS || high <= first) continue;
+            for (i = 0; i < tasks; i++) {
+                const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
+                q.n = n;
+                q.place = s->M + i * SRU__KEYS;
+                sru__seen_by_all(r, &q);
+                if (g < q.from || g >= q.to) continue;
                 sru__times_panels(kern, qs + i * each, hd, 1, n, hd, kt, hd,
                                   sru__ceil(keys, SRU__PANEL), p, SRU__KEYS, 0);
                 sru__times_panels(kern, das + i * each, hd, 1, n, hd, vt, hd,
@@ -2927,7 +2928,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                 for (j = 0; j < n; j++) {
                     const size_t t = i * SRU__KEYS + j;
                     float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
-                    sru__hide(r, &padded, place + j, 0, score, first, first + SRU__KEYS);
+                    sru__hide(r, &padded, q.place + j, 0, score, first, first + SRU__KEYS);
                     if (s->dropout > 0) {
                         sru__attend_mask(r, mask, head, t, first);
                         kern->multiply(d, d, mask, 0, SRU__KEYS);
