@@ -3654,6 +3654,9 @@ typedef struct sru__slot {
     int transpose;              /* the reference stores it transposed */
 } sru__slot;
 
+/* Dropouts of a layer: of its input, c, its output, what enters its last product, and attention. */
+enum { SRU__DROP_X, SRU__DROP_C, SRU__DROP_OUT, SRU__DROP_P, SRU__DROP_ATTENTION, SRU__DROPS };
+
 typedef struct sru__layer {
     int l;                      /* its number, from 0 on */
     size_t in, N, K, P;         /* P = 0: no projection */
@@ -3661,7 +3664,7 @@ typedef struct sru__layer {
     int skip;                   /* x is the skip term: K = 3, and there is one */
     int attention, projected_norm;      /* SRU++: with attention; with norm of what is projected */
     float scale_x;
-    float drop_c, drop_x, drop_out, drop_p;     /* dropout of c, of the input and output, of p */
+    float drop[SRU__DROPS];     /* 0 in inference */
     sru__slot slot[SRU__SLOTS + 1];     /* the last is scale_x, which is none of the weights */
     size_t end;                 /* bytes of the weights up to and with this layer */
     size_t S, ring;             /* floats of a sequence's state, and those before its ring there */
@@ -3767,10 +3770,11 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     y->P = sru__projection(f, l);
     if (old && (y->P >= y->in || y->P >= y->N)) y->P = 0;  /* as 2.x decides */
     y->norm = !f->layer_norm ? 0 : f->normalize_after ? 2 : 1;
-    y->drop_x = f->rnn_dropout;
-    y->drop_c = l + 1 < sru__layers(f) ? f->dropout : 0;
-    y->drop_out = l + 1 < sru__layers(f) ? f->layer_dropout : 0;
-    y->drop_p = plus ? f->dropout : 0;
+    y->drop[SRU__DROP_X] = f->rnn_dropout;
+    y->drop[SRU__DROP_C] = l + 1 < sru__layers(f) ? f->dropout : 0;
+    y->drop[SRU__DROP_OUT] = l + 1 < sru__layers(f) ? f->layer_dropout : 0;
+    y->drop[SRU__DROP_P] = plus ? f->dropout : 0;
+    y->drop[SRU__DROP_ATTENTION] = f->attn_dropout;
     y->attention = sru__attends(f, l);
     y->projected_norm = plus && !f->no_attn_layer_norm;
 
@@ -3916,7 +3920,7 @@ static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer 
     int ok = 1;
 #define SRU__KEEP(field, count) (ok = ok && (k->field = sru__take_floats(memory, count)) != NULL)
     sru__clear(k, sizeof *k);
-    if (y->norm == 1 || y->drop_x > 0) SRU__KEEP(a, rows * y->in);
+    if (y->norm == 1 || y->drop[SRU__DROP_X] > 0) SRU__KEEP(a, rows * y->in);
     if (y->P) SRU__KEEP(p, rows * y->P);
     k->o = k->p;
     if (y->projected_norm && io->tape) SRU__KEEP(o, rows * y->P);
@@ -3937,7 +3941,7 @@ static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer 
     SRU__KEEP(u, rows * y->K * y->N);
     SRU__KEEP(c, rows * y->N);
     if (y->norm == 2) SRU__KEEP(g, rows * y->N);
-    if (y->drop_c > 0 && !io->dropout_mask) SRU__KEEP(mask_c, io->B * y->N);
+    if (y->drop[SRU__DROP_C] > 0 && !io->dropout_mask) SRU__KEEP(mask_c, io->B * y->N);
 #undef SRU__KEEP
     return ok;
 }
@@ -3965,10 +3969,8 @@ static sru_status sru__tape(const sru_context *c, size_t *measure, const sru_mod
     return ok ? SRU_OK : sru__no_memory(c);
 }
 
-/* Random numbers of a model: these have the top bit, those of the caller's operators have not. A
-   layer has those of its dropouts, see sru__layer, and of its attention. */
-enum { SRU__DROP_X, SRU__DROP_C, SRU__DROP_OUT, SRU__DROP_P, SRU__DROP_ATTENTION };
-
+/* Random numbers of a layer's dropouts: these have the top bit, those of the caller's operators have
+   not. */
 static uint32_t sru__id(const sru__layer *y, int kind)
 {
     return 0x80000000u | (uint32_t)y->l << 3 | (uint32_t)kind;
@@ -3979,13 +3981,27 @@ typedef struct sru__call {
     const sru_io *io;
 } sru__call;
 
-/* The caller's mask for the layer's input: (B,width) of layer 0, then (B,N) of each. */
-static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const sru_io *io)
+/* to = beta to + from*mask: a layer's dropout, in forward of its values, in backward of their
+   gradients; from NULL: the mask itself. */
+static sru_status sru__drop(const sru_context *c, const sru_model *m, const sru__layer *y,
+                            const sru_io *io, int kind, float *to, const float *from, float beta)
 {
-    const sru_config *f = &m->config;
-    const size_t first = sru__input_first(f) ? y->N : (size_t)f->input_size;
-    if (!io->rnn_dropout_mask) return NULL;
-    return io->rnn_dropout_mask + (y->l ? io->B * (first + (size_t)(y->l - 1) * y->N) : 0);
+    const size_t rows = io->T * io->B, l = (size_t)y->l;
+    const float *mask = NULL;
+    size_t T = 1, n = rows * y->P;
+    if (kind == SRU__DROP_X) {
+        const size_t first = sru__input_first(&m->config) ? y->N : (size_t)m->config.input_size;
+        T = io->T;
+        n = io->B * y->in;
+        if (io->rnn_dropout_mask)
+            mask = io->rnn_dropout_mask + (l ? io->B * (first + (l - 1) * y->N) : 0);
+    } else if (kind == SRU__DROP_C) {
+        n = io->B * y->N;
+    } else if (kind == SRU__DROP_OUT) {
+        n = rows * y->N;
+        if (io->layer_dropout_mask) mask = io->layer_dropout_mask + l * n;
+    }
+    return c->op->dropout(c, to, from, mask, y->drop[kind], sru__id(y, kind), beta, T, n);
 }
 
 /* Whether training multiplies the first layer's matrices by the V rows of the embedding, and looks
@@ -3993,7 +4009,7 @@ static const float *sru__mask_x(const sru_model *m, const sru__layer *y, const s
 static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *io)
 {
     return y->l == 0 && m->vocab_size && io->tape && m->vocab_size < io->T * io->B && y->norm != 1
-        && y->drop_x == 0 && m->config.arch != SRU_ARCH_SRUPP && !sru__input_first(&m->config);
+        && y->drop[SRU__DROP_X] == 0 && m->config.arch != SRU_ARCH_SRUPP && !sru__input_first(&m->config);
 }
 
 /* Whether x itself is looked up. */
@@ -4049,7 +4065,7 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->mask_pad = io->mask_pad;
     s->memory_mask_pad = s->M ? io->memory_mask_pad : NULL;
     s->attn_mask = io->attn_mask;
-    s->dropout = io->tape ? m->config.attn_dropout : 0;
+    s->dropout = y->drop[SRU__DROP_ATTENTION];
     s->id = sru__id(y, SRU__DROP_ATTENTION);
     s->o = k->o;
     s->a = k->attended;
@@ -4087,9 +4103,8 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
                                        sru__tensor(m->weights, y, SRU__PROJECTED_GAIN),
                                        sru__tensor(m->weights, y, SRU__PROJECTED_SHIFT), rows,
                                        y->P);
-    if (!status && y->drop_p > 0)
-        status = op->dropout(c, k->p, k->p, NULL, y->drop_p, sru__id(y, SRU__DROP_P), 0, 1,
-                             rows * y->P);
+    if (!status && y->drop[SRU__DROP_P] > 0)
+        status = sru__drop(c, m, y, io, SRU__DROP_P, k->p, k->p, 0);
     return status;
 }
 
@@ -4122,13 +4137,11 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     sru_scan s;
     if (y->norm == 1)
         status = op->layernorm_forward(c, k->a, k->stats, in, gain, shift, rows, y->in);
-    if (!status && y->drop_x > 0)
-        status = op->dropout(c, k->a, y->norm == 1 ? k->a : in, sru__mask_x(m, y, io), y->drop_x,
-                             sru__id(y, SRU__DROP_X), 0, io->T, io->B * y->in);
+    if (!status && y->drop[SRU__DROP_X] > 0)
+        status = sru__drop(c, m, y, io, SRU__DROP_X, k->a, y->norm == 1 ? k->a : in, 0);
     if (!status && y->P) status = sru__project(c, m, y, io, a_rows, a, k);
     if (!status && k->mask_c)
-        status = op->dropout(c, k->mask_c, NULL, NULL, y->drop_c, sru__id(y, SRU__DROP_C), 0, 1,
-                             io->B * y->N);
+        status = sru__drop(c, m, y, io, SRU__DROP_C, k->mask_c, NULL, 0);
     if (status) return status;
     sru__fill_scan(&s, m, y, io, in, a, k);
     s.c0 = c0 + (size_t)y->l * y->N;
@@ -4138,10 +4151,8 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (!status) status = op->scan_forward(c, &s);
     if (!status && y->norm == 2)
         status = op->layernorm_forward(c, out, k->stats, s.h, gain, shift, rows, y->N);
-    if (!status && y->drop_out > 0)
-        status = op->dropout(c, out, out, io->layer_dropout_mask
-                             ? io->layer_dropout_mask + (size_t)y->l * rows * y->N : NULL,
-                             y->drop_out, sru__id(y, SRU__DROP_OUT), 0, 1, rows * y->N);
+    if (!status && y->drop[SRU__DROP_OUT] > 0)
+        status = sru__drop(c, m, y, io, SRU__DROP_OUT, out, out, 0);
     return status;
 }
 
@@ -4270,7 +4281,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             float *out = l + 1 < L && io->tape ? k[1].in : (L - 1 - l) % 2 ? other : part.h;
             sru__next_layer(&y, f, m->type, l);
             if (!io->tape) {
-                y.drop_x = y.drop_c = y.drop_out = y.drop_p = 0;
+                memset(y.drop, 0, sizeof y.drop);
                 if (!sru__keep(&layer, f, &y, &part, k)) return sru__no_memory(c);
             }
             if (io->saved && io->saved[l])
@@ -4308,9 +4319,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
     float *dw = sru__tensor(io->grads, y, SRU__PROJECTION);
     float *dmemory = io->dmemory ? io->dmemory[y->l] : NULL;
     sru_status status = SRU_OK;
-    if (y->drop_p > 0)
-        status = op->dropout(&c, dp, dp, NULL, y->drop_p, sru__id(y, SRU__DROP_P), 0, 1,
-                             rows * y->P);
+    if (y->drop[SRU__DROP_P] > 0) status = sru__drop(&c, m, y, io, SRU__DROP_P, dp, dp, 0);
     if (!status && y->projected_norm)
         status = op->layernorm_backward(&c, dp, sru__tensor(io->grads, y, SRU__PROJECTED_GAIN),
                                         sru__tensor(io->grads, y, SRU__PROJECTED_SHIFT), dp, k->o,
@@ -4385,10 +4394,8 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     float *dshift = sru__tensor(io->grads, y, SRU__SHIFT), *da = dx;
     sru_status status = SRU_OK;
     sru_scan s;
-    if (y->drop_out > 0) {
-        status = op->dropout(&c, dg, dh, io->layer_dropout_mask
-                             ? io->layer_dropout_mask + (size_t)y->l * rows * y->N : NULL,
-                             y->drop_out, sru__id(y, SRU__DROP_OUT), 0, 1, rows * y->N);
+    if (y->drop[SRU__DROP_OUT] > 0) {
+        status = sru__drop(&c, m, y, io, SRU__DROP_OUT, dg, dh, 0);
         dh = dg;
     }
     if (!status && y->norm == 2) {
@@ -4418,10 +4425,9 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     if (!status && y->P)
         status = sru__project_backward(&c, m, y, io, a_rows, a, da,
                                        by_table ? 1 : da == dx ? highway : 0, s.da, k);
-    if (!status && da && y->drop_x > 0)
-        status = op->dropout(&c, y->norm == 1 ? da : dx, da, sru__mask_x(m, y, io), y->drop_x,
-                             sru__id(y, SRU__DROP_X), y->norm == 1 ? 0 : highway, io->T,
-                             io->B * y->in);
+    if (!status && da && y->drop[SRU__DROP_X] > 0)
+        status = sru__drop(&c, m, y, io, SRU__DROP_X, y->norm == 1 ? da : dx, da,
+                           y->norm == 1 ? 0 : highway);
     if (!status && y->norm == 1)
         status = op->layernorm_backward(&c, dx, dgain, dshift, da, in, gain, k->stats, highway,
                                         rows, y->in);
@@ -4574,14 +4580,15 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
                                   k);
         }
         for (k = 0; old && k < (int)y.K; k++) {     /* so that what flows keeps its variance */
-            double by = sru__dsqrt(1 - (double)y.drop_x);
-            if (k == 0) by *= sru__dsqrt(1 - (double)y.drop_c);
+            double by = sru__dsqrt(1 - (double)y.drop[SRU__DROP_X]);
+            if (k == 0) by *= sru__dsqrt(1 - (double)y.drop[SRU__DROP_C]);
             if ((k == 1 || k == 2) && !f->v1) by *= sru__dsqrt(0.5);
             if (k == 3) by *= (double)y.scale_x;
             if (y.norm) by *= 0.1;
             sru__scale(w[SRU__WEIGHT] + (size_t)k * y.N * cols, y.N * cols, by);
         }
-        if (y.drop_p > 0) sru__scale(w[SRU__WEIGHT], rows * cols, sru__dsqrt(1 - (double)y.drop_p));
+        if (y.drop[SRU__DROP_P] > 0)
+            sru__scale(w[SRU__WEIGHT], rows * cols, sru__dsqrt(1 - (double)y.drop[SRU__DROP_P]));
         if (v == 0) v = old ? sru__dsqrt(1.5) : 1;
         if (f->v1) sru__fill(w[SRU__WEIGHT_C], 2 * y.N, 0);
         else sru__fill_uniform(w[SRU__WEIGHT_C], 2 * y.N, v, seed, l, SRU__WEIGHT_C);
