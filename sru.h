@@ -4156,6 +4156,12 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     return status;
 }
 
+/* Whether, in inference, h may be x. */
+static int sru__in_place(const sru_config *f)
+{
+    return !f->bidirectional && f->arch != SRU_ARCH_SRUPP && f->hidden_size == f->input_size;
+}
+
 static sru_status sru__check_call(const sru_context *c, const sru_model *m, const sru_io *io,
                                   const char *name)
 {
@@ -4193,9 +4199,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     if (!c || !c->measure) {
         if ((uintptr_t)m->weights % sizeof(float))
             return SRU__FAIL(c, SRU_EINVAL, "%s: the weights are not aligned for float", name);
-        if (io->x && io->x == io->h && !m->vocab_size
-            && (io->tape || f->bidirectional || f->arch == SRU_ARCH_SRUPP
-                || sru__width(f) != (size_t)f->input_size))
+        if (io->x && io->x == io->h && !m->vocab_size && (io->tape || !sru__in_place(f)))
             return SRU__FAIL(c, SRU_EINVAL, "%s: h may be x only in inference of an SRU in one "
                              "direction, where N is I", name);
         if (io->dx && (io->dx == io->x || io->dx == io->dh))
@@ -4503,8 +4507,7 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
     io.x = (const float *)some;
     io.tokens = (const int32_t *)some;
     /* h takes the place of x, and more memory, where it may */
-    io.h = (float *)(m.config.arch != SRU_ARCH_SRUPP && !m.config.bidirectional && !m.vocab_size
-                     && m.config.input_size == m.config.hidden_size ? some : other);
+    io.h = (float *)(sru__in_place(&m.config) ? some : other);
     c.work_used = 0;
     c.measure = &n->work;
     status = sru_forward(&c, &m, &io);
@@ -4520,15 +4523,14 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
         io.dh = (const float *)some;
         io.dx = io.dembedding = io.grads = (float *)some;
         c.measure = &n->train_work;
-        status = sru_forward(&c, &m, &io);
-        if (!status) status = sru_backward(&c, &m, &io);
-        if (!status && m.vocab_size && m.vocab_size < T * B) {   /* fewer steps, not by table */
-            io.T = sru__ceil(m.vocab_size, B);
-            m.vocab_size = io.T * B;
+        while (!status) {
             status = sru_forward(&c, &m, &io);
             if (!status) status = sru_backward(&c, &m, &io);
-            io.T = T;
+            if (!m.vocab_size || m.vocab_size >= io.T * B) break;
+            io.T = sru__ceil(m.vocab_size, B);      /* again with fewer steps, not by table */
+            m.vocab_size = io.T * B;
         }
+        io.T = T;
         if (!status) status = sru__tape(&c, &n->tape, &m, &io, &state, kept);
     }
 #endif
