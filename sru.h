@@ -4592,12 +4592,10 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
         if (y.drop[SRU__DROP_P] > 0)
             sru__scale(w[SRU__WEIGHT], rows * cols, sru__dsqrt(1 - (double)y.drop[SRU__DROP_P]));
         if (v == 0) v = old ? sru__dsqrt(1.5) : 1;
-        if (f->v1) sru__fill(w[SRU__WEIGHT_C], 2 * y.N, 0);
-        else sru__fill_uniform(w[SRU__WEIGHT_C], 2 * y.N, v, seed, l, SRU__WEIGHT_C);
-        sru__fill(w[SRU__BIAS], y.N, 0);
-        sru__fill(w[SRU__BIAS] + y.N, y.N, f->highway_bias);
-        for (k = SRU__GAIN; k < SRU__SLOTS; k++)
+        for (k = SRU__WEIGHT_C; k < SRU__SLOTS; k++)
             sru__fill(w[k], y.slot[k].rows, k == SRU__GAIN || k == SRU__PROJECTED_GAIN);
+        if (!f->v1) sru__fill_uniform(w[SRU__WEIGHT_C], 2 * y.N, v, seed, l, SRU__WEIGHT_C);
+        sru__fill(w[SRU__BIAS] + y.N, y.N, f->highway_bias);
     }
     return SRU_OK;
 }
