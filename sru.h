@@ -4395,7 +4395,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     const float *gain = sru__tensor(m->weights, y, SRU__GAIN);
     const float highway = y->skip ? 1.0f : 0.0f;    /* dx holds its part, to be added to */
     float *dgain = sru__tensor(io->grads, y, SRU__GAIN);
-    float *dshift = sru__tensor(io->grads, y, SRU__SHIFT), *da = dx;
+    float *dshift = sru__tensor(io->grads, y, SRU__SHIFT), *da = by_table ? io->dembedding : dx;
     sru_status status = SRU_OK;
     sru_scan s;
     if (y->drop[SRU__DROP_OUT] > 0) {
@@ -4418,7 +4418,6 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     s.dc = io->dstate ? io->dstate + (size_t)y->l * y->N : NULL;
     s.du = k->u;
     s.dx = y->skip ? dx : NULL;
-    if (by_table) da = io->dembedding;
     s.da = y->P ? sru__take_floats(&c, a_rows * y->P) : da;
     if (y->P && !s.da) return sru__no_memory(&c);
     s.dw = sru__tensor(io->grads, y, SRU__WEIGHT);
