@@ -2394,7 +2394,8 @@ static void sru__hide_all(float *s, size_t n)
     while (n) s[--n] = SRU__HIDDEN;
 }
 
-/* Which of the 64 keys from `start` on are padded in a head's sequence, and how many; in a ring none. */
+/* Which of the 64 keys from `start` on are padded in a head's sequence, and how many; in a ring
+   none. */
 typedef struct sru__padded {
     size_t n;
     uint8_t key[SRU__KEYS];
@@ -3969,7 +3970,7 @@ static sru_status sru__tape(const sru_context *c, size_t *measure, const sru_mod
     return ok ? SRU_OK : sru__no_memory(c);
 }
 
-/* Random numbers of a layer's dropouts: these have the top bit, those of the caller's operators have
+/* The random numbers of a layer's dropouts have the top bit; those of the caller's operators have
    not. */
 static uint32_t sru__id(const sru__layer *y, int kind)
 {
@@ -4009,7 +4010,8 @@ static sru_status sru__drop(const sru_context *c, const sru_model *m, const sru_
 static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *io)
 {
     return y->l == 0 && m->vocab_size && io->tape && m->vocab_size < io->T * io->B && y->norm != 1
-        && y->drop[SRU__DROP_X] == 0 && m->config.arch != SRU_ARCH_SRUPP && !sru__input_first(&m->config);
+        && y->drop[SRU__DROP_X] == 0 && m->config.arch != SRU_ARCH_SRUPP
+        && !sru__input_first(&m->config);
 }
 
 /* Whether x itself is looked up. */
