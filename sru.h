@@ -4069,6 +4069,8 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->attn_mask = io->attn_mask;
     s->dropout = y->drop[SRU__DROP_ATTENTION];
     s->id = sru__id(y, SRU__DROP_ATTENTION);
+    s->ring = sru__through_rings(&m->config, io) ? io->state + y->ring : NULL;
+    s->ld_ring = y->S;
     s->o = k->o;
     s->a = k->attended;
     s->stats = k->softmax;
@@ -4083,22 +4085,17 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
     const sru_backend *op = c->op;
     const size_t memory = sru__memory_length(y, io) * io->B;
     const float *w = sru__tensor(m->weights, y, SRU__PROJECTION);
-    sru_status status;
-    status = op->linear_forward(c, k->z + memory * y->P, a, w, m->type, NULL, rows, y->P, y->in);
+    sru_status status = op->linear_forward(c, k->z + memory * y->P, a, w, m->type, NULL, rows,
+                                           y->P, y->in);
     if (!status && memory)
         status = op->linear_forward(c, k->z, io->memory[y->l], w, m->type, NULL, memory, y->P,
                                     y->in);
-    if (!status && y->attention)
-        status = op->linear_forward(c, k->kv, k->z, sru__tensor(m->weights, y, SRU__KEYS_VALUES),
-                                    m->type, NULL, memory + rows, 2 * y->P, y->P);
     if (!status && y->attention) {
         sru_attention s;
         sru__fill_attention(&s, m, y, io, k);
-        if (sru__through_rings(&m->config, io)) {
-            s.ring = io->state + y->ring;
-            s.ld_ring = y->S;
-        }
-        status = op->attention_forward(c, &s);
+        status = op->linear_forward(c, k->kv, k->z, sru__tensor(m->weights, y, SRU__KEYS_VALUES),
+                                    m->type, NULL, memory + rows, 2 * y->P, y->P);
+        if (!status) status = op->attention_forward(c, &s);
     }
     if (!status && y->projected_norm)
         status = op->layernorm_forward(c, k->p, k->p_stats, k->o,
