@@ -4025,7 +4025,7 @@ static int sru__looks_up_x(const sru_model *m, const sru_io *io)
 
 /* a: what the layer's first product takes, of as many rows as there are, or of the V rows. */
 static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
-                           const float *in, const float *a, const sru__kept *k)
+                           const float *in, const float *a, const float *c0, const sru__kept *k)
 {
     sru__clear(s, sizeof *s);
     s->T = io->T;
@@ -4046,6 +4046,7 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->mask_c = io->tape && io->dropout_mask && m->config.dropout > 0
               ? io->dropout_mask + (size_t)y->l * io->B * y->N : k->mask_c;
     s->mask_pad = io->mask_pad;
+    s->c0 = c0 + (size_t)y->l * y->N;
     s->c = k->c;
     s->ldc = y->S;
 }
@@ -4142,8 +4143,7 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (!status && k->mask_c)
         status = sru__drop(c, m, y, io, SRU__DROP_C, k->mask_c, NULL, 0);
     if (status) return status;
-    sru__fill_scan(&s, m, y, io, in, a, k);
-    s.c0 = c0 + (size_t)y->l * y->N;
+    sru__fill_scan(&s, m, y, io, in, a, c0, k);
     s.cT = io->state ? io->state + (size_t)y->l * y->N : NULL;
     s.h = k->g ? k->g : out;
     if (by_table) status = sru__look_up_u(c, m, io, &s);
@@ -4411,8 +4411,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of it */
     if (k->a) da = dx || y->norm == 1 ? sru__take_floats(&c, rows * y->in) : NULL;
     if (k->a && (dx || y->norm == 1) && !da) return sru__no_memory(&c);
-    sru__fill_scan(&s, m, y, io, in, a, k);
-    s.c0 = c0 + (size_t)y->l * y->N;
+    sru__fill_scan(&s, m, y, io, in, a, c0, k);
     s.dh = dh;
     s.dc = io->dstate ? io->dstate + (size_t)y->l * y->N : NULL;
     s.du = k->u;
