@@ -4234,7 +4234,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     sru_io part = *io;              /* of the steps that are done now */
     float *c0, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
-    size_t steps = io->T, t0;
+    size_t steps = io->T, t0 = 0;
     int l, attends = 0, whole;
     for (l = 0; l < L; l++) attends |= sru__attends(f, l);
     /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
@@ -4258,11 +4258,12 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
         other = sru__take_floats(c, L > 1 || first ? steps * B * N : 0);
         if (!other) return sru__no_memory(c);
     }
+    if (status) return status;
     if (sru__looks_up_x(m, io)) {
         x = sru__take_floats(c, steps * B * wide);
         if (!x) return sru__no_memory(c);
     }
-    for (t0 = 0; (t0 < io->T || t0 == 0) && !status; t0 += steps) {
+    do {
         const size_t T = sru__min(steps, io->T - t0), rows = T * B;
         const float *in = x;
         part.T = T;
@@ -4294,8 +4295,8 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             if (!status) status = sru__layer_forward(&layer, m, &y, &part, in, out, c0, k);
             in = out;
         }
-        if (c->measure || !io->T || !B) break;          /* no chunk is longer than the first */
-    }
+        t0 += steps;
+    } while (t0 < io->T && B && !c->measure && !status);    /* the first chunk is the longest */
     return status;
 }
 
