@@ -2752,7 +2752,7 @@ static void sru__ring_advance(const sru__attend_run *r)
 static sru_status sru__attention_check(const sru_context *c, const sru_attention *s,
                                        const char *name)
 {
-    const size_t H = s->H > 0 ? (size_t)s->H : 1;
+    const size_t H = (size_t)s->H;
     if (s->H < 1 || s->P % H || !s->P)
         return SRU__FAIL(c, SRU_EINVAL, "%s: H must be at least 1, and P %u a multiple of it", name,
                          s->P);
