@@ -3977,11 +3977,6 @@ static uint32_t sru__id(const sru__layer *y, int kind)
     return 0x80000000u | (uint32_t)y->l << 3 | (uint32_t)kind;
 }
 
-typedef struct sru__call {
-    const sru_model *m;
-    const sru_io *io;
-} sru__call;
-
 /* to = beta to + from*mask: a layer's dropout, in forward of its values, in backward of their
    gradients; from NULL: the mask itself. */
 static sru_status sru__drop(const sru_context *c, const sru_model *m, const sru__layer *y,
@@ -4220,6 +4215,11 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
     return SRU_OK;
 }
 
+typedef struct sru__call {
+    const sru_model *m;
+    const sru_io *io;
+} sru__call;
+
 static sru_status sru__forward_run(sru_context *c, const void *args)
 {
     const sru_model *m = ((const sru__call *)args)->m;
@@ -4445,14 +4445,14 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     const size_t N = sru__width(f), rows = io->T * io->B, wide = (size_t)f->input_size;
     const int first = sru__input_first(f);
     sru__kept kept[SRU_MAX_LAYERS];
-    float *c0 = NULL, *d, *dx = io->dx;     /* d (T,B,N): from layer to layer */
+    float *c0 = NULL, *d;                    /* d (T,B,N): from layer to layer */
+    float *dx = m->vocab_size ? NULL : io->dx;
     const float *x = io->x;
     sru_status status = sru__tape(c, NULL, m, io, &c0, kept);
     int l;
     if (status) return status;
     d = sru__take_floats(c, rows * N);
     if (!d) return sru__no_memory(c);
-    if (m->vocab_size) dx = NULL;
     if (sru__looks_up_x(m, io)) {
         float *looked_up = sru__take_floats(c, rows * wide);
         dx = io->dembedding ? sru__take_floats(c, rows * wide) : NULL;
