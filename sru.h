@@ -4235,12 +4235,11 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     float *c0, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
     size_t steps = io->T, t0 = 0;
-    int l, attends = 0, whole;
-    for (l = 0; l < L; l++) attends |= sru__attends(f, l);
+    int l, whole = io->tape || f->bidirectional;
     /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
        however long the sequence is, scratch memory is small. A backward direction needs the whole,
        and so does attention without a window. */
-    whole = io->tape || f->bidirectional || (attends && !sru__through_rings(f, io));
+    for (l = 0; l < L; l++) whole |= sru__attends(f, l) && !sru__through_rings(f, io);
     if (!whole && steps > 1) {
         const size_t least = sru__rows(c, m->type);
         steps = sru__steps(c, steps, B, sru__lot(N, least, 4 * least));
