@@ -4409,8 +4409,10 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     if (status) return status;
 
     /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of it */
-    if (k->a) da = dx || y->norm == 1 ? sru__take_floats(&c, rows * y->in) : NULL;
-    if (k->a && (dx || y->norm == 1) && !da) return sru__no_memory(&c);
+    if (k->a && (dx || y->norm == 1)) {
+        da = sru__take_floats(&c, rows * y->in);
+        if (!da) return sru__no_memory(&c);
+    }
     sru__fill_scan(&s, m, y, io, in, a, c0, k);
     s.dh = dh;
     s.dc = io->dstate ? io->dstate + (size_t)y->l * y->N : NULL;
