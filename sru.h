@@ -3661,6 +3661,7 @@ enum { SRU__DROP_X, SRU__DROP_C, SRU__DROP_OUT, SRU__DROP_P, SRU__DROP_ATTENTION
 typedef struct sru__layer {
     int l;                      /* its number, from 0 on */
     size_t in, N, K, P;         /* P = 0: no projection */
+    size_t before;              /* the sum of `in` of the layers before it */
     int norm;                   /* 0 none, 1 of the input, 2 of the output */
     int skip;                   /* x is the skip term: K = 3, and there is one */
     int attention, projected_norm;      /* SRU++: with attention; with norm of what is projected */
@@ -3754,12 +3755,13 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
 {
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
     if (l == 0) {                       /* scale_x once: exp takes a microcontroller a while */
-        y->end = 0;
+        y->end = y->before = 0;
         y->S = sru__state_floats(f);
         y->ring = (size_t)sru__layers(f) * sru__width(f);
         y->scale_x = f->scale_x > 0 ? f->scale_x : !f->rescale || f->no_skip_term ? 1
                    : (float)sru__dsqrt(1 + 2 * sru__dexp((double)f->highway_bias));
     } else {
+        y->before += y->in;
         y->ring += sru__ring(f, l - 1);
     }
     sru__clear(y->slot, sizeof y->slot);
@@ -3979,23 +3981,21 @@ static uint32_t sru__id(const sru__layer *y, int kind)
 
 /* to = beta to + from*mask: a layer's dropout, in forward of its values, in backward of their
    gradients; from NULL: the mask itself. */
-static sru_status sru__drop(const sru_context *c, const sru_model *m, const sru__layer *y,
-                            const sru_io *io, int kind, float *to, const float *from, float beta)
+static sru_status sru__drop(const sru_context *c, const sru__layer *y, const sru_io *io, int kind,
+                            float *to, const float *from, float beta)
 {
-    const size_t rows = io->T * io->B, l = (size_t)y->l;
+    const size_t rows = io->T * io->B;
     const float *mask = NULL;
     size_t T = 1, n = rows * y->P;
     if (kind == SRU__DROP_X) {
-        const size_t first = sru__input_first(&m->config) ? y->N : (size_t)m->config.input_size;
         T = io->T;
         n = io->B * y->in;
-        if (io->rnn_dropout_mask)
-            mask = io->rnn_dropout_mask + (l ? io->B * (first + (l - 1) * y->N) : 0);
+        if (io->rnn_dropout_mask) mask = io->rnn_dropout_mask + io->B * y->before;
     } else if (kind == SRU__DROP_C) {
         n = io->B * y->N;
     } else if (kind == SRU__DROP_OUT) {
         n = rows * y->N;
-        if (io->layer_dropout_mask) mask = io->layer_dropout_mask + l * n;
+        if (io->layer_dropout_mask) mask = io->layer_dropout_mask + (size_t)y->l * n;
     }
     return c->op->dropout(c, to, from, mask, y->drop[kind], sru__id(y, kind), beta, T, n);
 }
@@ -4099,7 +4099,7 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
                                        sru__tensor(m->weights, y, SRU__PROJECTED_SHIFT), rows,
                                        y->P);
     if (!status && y->drop[SRU__DROP_P] > 0)
-        status = sru__drop(c, m, y, io, SRU__DROP_P, k->p, k->p, 0);
+        status = sru__drop(c, y, io, SRU__DROP_P, k->p, k->p, 0);
     return status;
 }
 
@@ -4133,10 +4133,10 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (y->norm == 1)
         status = op->layernorm_forward(c, k->a, k->stats, in, gain, shift, rows, y->in);
     if (!status && y->drop[SRU__DROP_X] > 0)
-        status = sru__drop(c, m, y, io, SRU__DROP_X, k->a, y->norm == 1 ? k->a : in, 0);
+        status = sru__drop(c, y, io, SRU__DROP_X, k->a, y->norm == 1 ? k->a : in, 0);
     if (!status && y->P) status = sru__project(c, m, y, io, a_rows, a, k);
     if (!status && k->mask_c)
-        status = sru__drop(c, m, y, io, SRU__DROP_C, k->mask_c, NULL, 0);
+        status = sru__drop(c, y, io, SRU__DROP_C, k->mask_c, NULL, 0);
     if (status) return status;
     sru__fill_scan(&s, m, y, io, in, a, c0, k);
     s.cT = io->state ? io->state + (size_t)y->l * y->N : NULL;
@@ -4146,7 +4146,7 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (!status && y->norm == 2)
         status = op->layernorm_forward(c, out, k->stats, s.h, gain, shift, rows, y->N);
     if (!status && y->drop[SRU__DROP_OUT] > 0)
-        status = sru__drop(c, m, y, io, SRU__DROP_OUT, out, out, 0);
+        status = sru__drop(c, y, io, SRU__DROP_OUT, out, out, 0);
     return status;
 }
 
@@ -4322,7 +4322,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
     float *dw = sru__tensor(io->grads, y, SRU__PROJECTION);
     float *dmemory = io->dmemory ? io->dmemory[y->l] : NULL;
     sru_status status = SRU_OK;
-    if (y->drop[SRU__DROP_P] > 0) status = sru__drop(&c, m, y, io, SRU__DROP_P, dp, dp, 0);
+    if (y->drop[SRU__DROP_P] > 0) status = sru__drop(&c, y, io, SRU__DROP_P, dp, dp, 0);
     if (!status && y->projected_norm)
         status = op->layernorm_backward(&c, dp, sru__tensor(io->grads, y, SRU__PROJECTED_GAIN),
                                         sru__tensor(io->grads, y, SRU__PROJECTED_SHIFT), dp, k->o,
@@ -4398,7 +4398,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     sru_status status = SRU_OK;
     sru_scan s;
     if (y->drop[SRU__DROP_OUT] > 0) {
-        status = sru__drop(&c, m, y, io, SRU__DROP_OUT, dg, dh, 0);
+        status = sru__drop(&c, y, io, SRU__DROP_OUT, dg, dh, 0);
         dh = dg;
     }
     if (!status && y->norm == 2) {
@@ -4429,7 +4429,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
         status = sru__project_backward(&c, m, y, io, a_rows, a, da,
                                        by_table ? 1 : da == dx ? highway : 0, s.da, k);
     if (!status && da && y->drop[SRU__DROP_X] > 0)
-        status = sru__drop(&c, m, y, io, SRU__DROP_X, y->norm == 1 ? da : dx, da,
+        status = sru__drop(&c, y, io, SRU__DROP_X, y->norm == 1 ? da : dx, da,
                            y->norm == 1 ? 0 : highway);
     if (!status && y->norm == 1)
         status = op->layernorm_backward(&c, dx, dgain, dshift, da, in, gain, k->stats, highway,
