@@ -2325,34 +2325,35 @@ static sru_status sru__cpu_scan_backward(const sru_context *ctx, const sru_scan 
 
 /* ---- operators: attention -------------------------------------------------------------------- */
 
-/* Keys are taken in blocks of 64 by their place in the sequence, counted from its start, and each
-   block is summed up in one order: so a query gets the same bits whether it comes alone or in a
-   long sequence. Keys lie in panels of 16 for the product with queries, values in panels of 16
-   columns for that with the weights; a ring holds them so, and nothing is packed twice. */
+/* Keys are grouped into blocks of 64 by their place, counted from the start of the sequence, and
+   each block is summed in a fixed order: so a query gets the same bits whether it comes alone or in
+   a long sequence. Keys are stored in panels of 16 keys for the product with the queries, values in
+   panels of 16 columns for the product with the weights. A ring stores them in this form, too, so
+   that nothing is packed twice. */
 typedef struct sru__attend_run {
     sru_attention s;
     const sru__kernels *kern;
-    size_t hd, wide;                /* columns of a head, and rounded up to panels */
-    size_t S;                       /* keys; those of a ring have no end */
-    size_t seen;                    /* of them by a query, at most */
-    size_t blocks, block, stride;   /* blocks of keys; floats of one, and from one to the next */
-    size_t first;                   /* heads (b,h) at hand: (b*H + h) from first on */
-    size_t tasks;                   /* of a head */
+    size_t hd, wide;                /* columns of a head; these rounded up to whole panels */
+    size_t S;                       /* number of keys; a ring has no end: SIZE_MAX */
+    size_t seen;                    /* keys that one query sees at most */
+    size_t blocks, block, stride;   /* blocks of keys; floats in one; floats from one to the next */
+    size_t first;                   /* the first head being computed; head (b,h) is b*H + h */
+    size_t tasks;                   /* blocks of queries in a head */
     float scale;
-    uint64_t key;                   /* of dropout */
-    float *keys;                    /* blocks of the heads at hand */
+    uint64_t key;                   /* of dropout's random numbers */
+    float *keys;                    /* packed blocks of the heads being computed */
     float *scratch;
-    size_t scratch_size;            /* floats of each thread, */
-    size_t room;                    /* in forward for so many queries */
-    int threads;                    /* that share one head of a ring, with */
-    const struct sru__queries *q;   /* these queries, */
-    float *scores;                  /* and their scores of all blocks */
-    double *dalpha;                 /* (B*H) parts of it */
-    size_t parts;                   /* of a head's keys, whose sums for dq are kept apart: */
+    size_t scratch_size;            /* floats of scratch memory for each thread */
+    size_t room;                    /* in forward: how many queries it has room for */
+    int threads;                    /* threads that share one head of a ring, */
+    const struct sru__queries *q;   /* its queries, */
+    float *scores;                  /* and their scores for all blocks of keys */
+    double *dalpha;                 /* (B*H) each head's part of dalpha */
+    size_t parts;                   /* parts of a head's keys; each has its own sums for dq: */
     float *dq;                      /* (heads,parts,tasks*64,wide) */
 } sru__attend_run;
 
-/* Where step t of head (b,h) lies in an array (T,B,width): P wide, or as kv 2 P. */
+/* The index of step t of a head in an array (T,B,width); width is P, or 2 P in kv. */
 static size_t sru__head_at(const sru__attend_run *r, size_t head, size_t t, size_t width)
 {
     const size_t H = (size_t)r->s.H;
@@ -2364,7 +2365,7 @@ static size_t sru__block_floats(size_t hd)
     return SRU__KEYS * (hd + sru__ceil(hd, SRU__PANEL) * SRU__PANEL);
 }
 
-/* Blocks in a ring: the window but for the query itself, and the block being filled. */
+/* Blocks in a ring: room for the window without the query itself, and the block being filled. */
 static size_t sru__ring_blocks(size_t window) { return sru__ceil(window - 1, SRU__KEYS) + 1; }
 
 static size_t sru__ring_floats(size_t window, size_t P, size_t H)
@@ -2372,7 +2373,7 @@ static size_t sru__ring_floats(size_t window, size_t P, size_t H)
     return window ? 2 + sru__ring_blocks(window) * H * sru__block_floats(P / H) : 0;
 }
 
-/* Key and value j of a block. */
+/* Stores key and value j of a block. */
 static void sru__put_key(float *block, size_t hd, size_t j, const float *key, const float *value)
 {
     float *k = block + j / SRU__PANEL * hd * SRU__PANEL + j % SRU__PANEL;
@@ -2384,7 +2385,7 @@ static void sru__put_key(float *block, size_t hd, size_t j, const float *key, co
     if (i < hd) memcpy(v + i * SRU__KEYS, value + i, (hd - i) * 4);
 }
 
-/* n scores. One by one they would take a fifth of the time of attention with small heads. */
+/* Hides n scores. One at a time, this would take a fifth of attention's time with small heads. */
 static void sru__hide_all(float *s, size_t n)
 {
     float eight[8];
@@ -2394,8 +2395,7 @@ static void sru__hide_all(float *s, size_t n)
     while (n) s[--n] = SRU__HIDDEN;
 }
 
-/* Which of the 64 keys from `start` on are padded in a head's sequence, and how many; in a ring
-   none. */
+/* The numbers, counted from `start`, of the n padded keys among the next 64. A ring has none. */
 typedef struct sru__padded {
     size_t n;
     uint8_t key[SRU__KEYS];
@@ -2414,8 +2414,8 @@ static void sru__find_padded(sru__padded *p, const sru__attend_run *r, size_t he
         if (s->mask_pad[(at - s->M) * s->B + b]) p->key[p->n++] = (uint8_t)(at - start);
 }
 
-/* Of the keys from `start` on, the step at place `at` sees lo ... hi-1. Of a later step
-   neither is less. */
+/* Of the keys from `start` on, the step at place `at` sees keys lo ... hi-1. For a later step,
+   neither lo nor hi is less. */
 static void sru__seen(const sru__attend_run *r, size_t at, size_t start, size_t *lo, size_t *hi)
 {
     const size_t window = r->s.window;
@@ -2423,8 +2423,8 @@ static void sru__seen(const sru__attend_run *r, size_t at, size_t start, size_t 
     *hi = r->s.causal || window ? at + 1 : r->S;
 }
 
-/* Scores of keys first ... end-1, of which the step at place `at` sees some, with attn_mask added.
-   Others are hidden, and so are those of padded keys. */
+/* Adds attn_mask to those scores s of keys first ... end-1 that the step at place `at` sees. Hides
+   the others, and those of padded keys. */
 static void sru__hide(const sru__attend_run *r, const sru__padded *padded, size_t at, size_t start,
                       float *s, size_t first, size_t end)
 {
@@ -2439,8 +2439,8 @@ static void sru__hide(const sru__attend_run *r, const sru__padded *padded, size_
     for (i = 0; i < padded->n; i++) s[padded->key[i]] = SRU__HIDDEN;
 }
 
-/* c (n,16*count) = or += a times the first k rows of panels that lie one after another, of `deep`
-   rows each. Element (i,p) of a is a[i*row + p*col]. */
+/* c (n,16*count) = a times `count` panels, or += if `add`. The panels follow one another; each has
+   `deep` rows, of which the first k are used. Element (i,p) of a is a[i*row + p*col]. */
 static void sru__times_panels(const sru__kernels *kern, const float *a, size_t row, size_t col,
                               size_t n, size_t k, const float *panels, size_t deep, size_t count,
                               float *c, size_t ldc, int add)
@@ -2458,13 +2458,13 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
     }
 }
 
-/* Up to 64 queries of one head: query i, of step t[i], is at place + i among the keys, which begin
-   at `start`. Block g of the keys, from g*64 on, lies at keys + g % blocks * stride. */
+/* Up to 64 queries of one head. Query i is that of step t[i], at place + i among the keys, which
+   begin at place `start`. Block g, the keys from g*64 on, lies at keys + g % blocks * stride. */
 typedef struct sru__queries {
     size_t head, n, t[SRU__KEYS], place, start;
     const float *keys;
-    size_t from, to;                /* in blocks from ... to-1 they see keys, */
-    size_t low, high;               /* and all of them see keys low ... high-1 */
+    size_t from, to;                /* only in blocks from ... to-1 do they see keys */
+    size_t low, high;               /* each of them sees all keys low ... high-1 */
 } sru__queries;
 
 static void sru__seen_by_all(const sru__attend_run *r, sru__queries *q)
@@ -2476,7 +2476,7 @@ static void sru__seen_by_all(const sru__attend_run *r, sru__queries *q)
     q->to = sru__ceil(hi, SRU__KEYS);
 }
 
-/* How many keys of block g, counted from its first one, queries 0 ... i see at most. */
+/* The smallest number of block g's first keys that include all that queries 0 ... i see. */
 static size_t sru__seen_of_block(const sru__attend_run *r, const sru__queries *q, size_t g,
                                  size_t i)
 {
@@ -2486,20 +2486,20 @@ static size_t sru__seen_of_block(const sru__attend_run *r, const sru__queries *q
     return sru__min(sru__max(hi, first) - first, SRU__KEYS);
 }
 
-/* Keys of block g, in whole panels: the last one may have fewer. */
+/* The number of keys in block g, rounded up to whole panels: the last block may be shorter. */
 static size_t sru__block_keys(const sru__attend_run *r, size_t g)
 {
     return sru__ceil(sru__min(SRU__KEYS, r->S - g * SRU__KEYS), SRU__PANEL) * SRU__PANEL;
 }
 
-/* Queries at a time: where not all of them see the last keys of block g, only a tile's rows, which
-   spares the earlier ones keys that they do not see. */
+/* How many queries to multiply at a time. If some do not see the last keys of block g, only as many
+   as a tile has rows: so earlier queries skip keys that they do not see. */
 static size_t sru__few(const sru__attend_run *r, const sru__queries *q, size_t g)
 {
     return (g + 1) * SRU__KEYS > q->high ? r->kern->rows : q->n;
 }
 
-/* The queries (n,hd), scaled. */
+/* Writes the queries, scaled, to queries (n,hd). */
 static void sru__attend_queries(const sru__attend_run *r, const sru__queries *q, float *queries)
 {
     const float *rows[SRU__KEYS];
@@ -2507,7 +2507,7 @@ static void sru__attend_queries(const sru__attend_run *r, const sru__queries *q,
     for (i = 0; i < q->n; i++) {
         const size_t at = sru__head_at(r, q->head, q->t[i], r->s.P);
         rows[i] = r->s.q + at;
-        for (j = 0; j < r->hd && r->s.B * (size_t)r->s.H > 1; j += 16) {    /* rows far apart */
+        for (j = 0; j < r->hd && r->s.B * (size_t)r->s.H > 1; j += 16) {    /* rows are far apart */
             SRU__PREFETCH(r->s.q + at + j);
             SRU__PREFETCH(r->s.o + at + j);
         }
@@ -2515,7 +2515,7 @@ static void sru__attend_queries(const sru__attend_run *r, const sru__queries *q,
     for (i = 0; i < q->n; i++) r->kern->scale(queries + i * r->hd, rows[i], r->scale, r->hd);
 }
 
-/* Scores (n,64) of the keys of block g. */
+/* Writes the queries' scores (n,64) for the keys of block g. */
 static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, size_t g,
                                const float *queries, float *scores)
 {
@@ -2536,7 +2536,7 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
         sru__hide(r, &padded, q->place + i, q->start, scores + i * SRU__KEYS, start, start + keys);
 }
 
-/* Dropout's factors for the weights of step t, of the 64 keys from `start` on. */
+/* Dropout's factors for the weights that step t gives to the 64 keys from `start` on. */
 static void sru__attend_mask(const sru__attend_run *r, float mask[SRU__KEYS], size_t head,
                              size_t t, size_t start)
 {
@@ -2544,9 +2544,9 @@ static void sru__attend_mask(const sru__attend_run *r, float mask[SRU__KEYS], si
                   SRU__KEYS);
 }
 
-/* Adds up the values of block g, by weights that are made of the scores, in panels first ...
-   first+count-1 of columns: sums (n,16*count), behind whose room are the highest score and the sum
-   of weights. */
+/* Turns the scores of block g into weights, and adds the block's values times these weights to sums
+   (n,16*count), in panels of columns first ... first+count-1. Behind the room for sums lie each
+   query's highest score and its sum of weights. */
 static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, size_t g,
                                float *scores, float *sums, size_t first, size_t count)
 {
@@ -2571,8 +2571,8 @@ static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, 
     }
 }
 
-/* Results of the queries in these panels of columns. Their scores are made here, unless threads
-   share the queries. */
+/* Computes the queries' results in panels of columns first ... first+count-1. Their scores are
+   computed here, too, unless threads share the queries: then r->scores holds them. */
 static void sru__attend(const sru__attend_run *r, const sru__queries *q, size_t first, size_t count,
                         int thread)
 {
@@ -2597,7 +2597,7 @@ static void sru__attend(const sru__attend_run *r, const sru__queries *q, size_t 
                                             s->alpha ? s->q + at : NULL, sums + i * width,
                                             total + i * SRU__PANEL, s->alpha ? s->alpha[0] : 1,
                                             sru__min(width, r->hd - column));
-        if (s->stats && !first) {   /* threads that share a query have the same */
+        if (s->stats && !first) {   /* they are the same in threads that share a query */
             float *stats = s->stats + 2 * (q->head * s->T + q->t[i]);
             stats[0] = sum > 0 ? most[i] : 0;
             stats[1] = sum > 0 ? 1 / sum : 0;
@@ -2605,15 +2605,15 @@ static void sru__attend(const sru__attend_run *r, const sru__queries *q, size_t 
     }
 }
 
-/* Several threads for the queries of one head: each takes some blocks of keys, then some panels of
-   the values' columns. */
+/* Where several threads share the queries of one head, each thread first computes the scores for
+   some blocks of keys, then the results in some panels of columns. */
 static void sru__attend_blocks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
     const sru__queries *q = r->q;
     float *queries = r->scratch + (size_t)thread * r->scratch_size;
     sru__attend_queries(r, q, queries);
-    for (; begin < end; begin++)                /* the newest are in the first thread's cache */
+    for (; begin < end; begin++)    /* newest keys first: they are in the first thread's cache */
         sru__attend_scores(r, q, q->to - 1 - begin, queries, r->scores + begin * q->n * SRU__KEYS);
 }
 
@@ -2623,7 +2623,7 @@ static void sru__attend_columns(void *job, size_t begin, size_t end, int thread)
     sru__attend(r, r->q, begin, end - begin, thread);
 }
 
-/* Up to 64 rows of one head, `row` apart, as panels of 16 rows, and as panels of 16 columns. */
+/* Pack n <= 64 rows of a head, `row` floats apart: as panels of 16 rows, or of 16 columns. */
 static void sru__row_panels(float *panels, const float *a, size_t row, size_t n, size_t hd)
 {
     size_t j;
@@ -2665,7 +2665,7 @@ static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
     size_t task, i;
     for (task = begin; task < end; task++) {
         const size_t head = task / r->tasks, turn = task % r->tasks;
-        /* blocks from both ends in turn: later queries see more, and threads get as much each */
+        /* blocks from either end in turn: later queries see more, so threads get equal work */
         const size_t first = SRU__KEYS * (turn % 2 ? r->tasks - 1 - turn / 2 : turn / 2);
         q.head = r->first + head;
         q.n = sru__min(SRU__KEYS, s->T - first);
@@ -2678,8 +2678,8 @@ static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-/* The same tasks of all heads, without waiting for other threads: each packs the keys of a head for
-   itself, even where two share one. */
+/* The same tasks for whole heads, without waiting for other threads: each thread packs the keys of
+   its heads for itself, even where two threads share a head. */
 static void sru__attend_heads(void *job, size_t begin, size_t end, int thread)
 {
     sru__attend_run r = *(const sru__attend_run *)job;
@@ -2693,8 +2693,8 @@ static void sru__attend_heads(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-/* A ring starts with its place, modulo its length, and how many of the keys before it are there. A
-   state may come from anywhere: what is not below `end` counts as 0. */
+/* A ring starts with two numbers: the place of the next key, modulo the ring's length, and how many
+   keys before it are there. A state may come from anywhere: what is not below `end` counts as 0. */
 static size_t sru__ring_count(float x, size_t end)
 {
     return sru__within((double)x, 0, (double)end) ? (size_t)x : 0;
@@ -2711,14 +2711,14 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
     for (q.head = begin; q.head < end; q.head++) {
         const size_t b = q.head / H;
         float *state = s->ring + b * s->ld_ring, *keys = state + 2 + q.head % H * r.block;
-        /* one length further on, so that what lies before is not negative */
+        /* one length is added, so that no earlier key has a negative place */
         size_t place = sru__ring_count(state[0], length) + length;
         q.start = place - sru__ring_count(state[1], s->window);
         q.keys = keys;
         for (step = 0; step < s->T;) {
             q.place = place;
             q.n = 0;
-            /* up to a full block: its queries come before the next key */
+            /* up to a full block: its queries are computed before the next key is stored */
             for (; step < s->T && (!q.n || place % SRU__KEYS); step++) {
                 const float *key = s->kv + sru__head_at(&r, q.head, step, 2 * s->P);
                 if (s->mask_pad && s->mask_pad[step * s->B + b]) continue;
@@ -2807,15 +2807,15 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 4.0 * (double)sru__max(s->T, 16) * (double)s->B * (double)s->P
                               * (double)sru__max(SRU__KEYS, r.seen));
-    /* for a block of queries: themselves, scores, sums, and what goes with those */
+    /* for a block of queries: these, their scores and sums, highest scores and sums of weights */
     r.room = sru__min(SRU__KEYS, s->T);
     r.scratch_size = r.room * (2 * r.wide + SRU__KEYS + SRU__PANEL) + SRU__KEYS;
     r.scratch = sru__take_floats(c, sru__times((size_t)threads, r.scratch_size));
     r.keys = sru__take_floats(c, s->ring ? 0 : sru__min(sru__max(all, 2), (size_t)threads)
                                                * r.blocks * r.block);
     r.threads = s->ring && 2 * all <= (size_t)threads ? threads : 1;
-    /* threads share a ring where there are few: so few sequences need more memory than many, and
-       what is measured is enough for fewer */
+    /* threads share a ring only where there are few rings, so few sequences may need more memory
+       than many; what is measured must be enough for fewer sequences, too */
     shared = c->measure ? s->ring && 2 * (size_t)s->H <= (size_t)sru__threads(c, 1e30)
                         : r.threads > 1;
     r.scores = sru__take_floats(c, shared ? r.blocks * SRU__KEYS * r.room : 0);
@@ -2826,9 +2826,9 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
         sru__ring_advance(&r);
         return SRU_OK;
     }
-    /* as many heads for each thread, and all threads for each of the rest. Two threads share one
-       head of all: it takes them less time to pack its keys twice than to fetch what the other has
-       packed */
+    /* each thread takes the same number of heads, and all threads share each remaining one. But
+       two threads divide all heads, sharing one at most: packing its keys twice takes them less
+       time than fetching what the other thread has packed */
     r.first = threads == 2 ? all : all / (size_t)threads * (size_t)threads;
     sru__parallel(threads, r.first * r.tasks, sru__attend_heads, &r);
     sru__parallel_then(threads, (all - r.first) * r.blocks, sru__attend_pack,
@@ -2843,10 +2843,11 @@ static sru_status sru__cpu_attention_forward(const sru_context *ctx, const sru_a
 }
 
 #ifndef SRU_NO_BACKWARD
-/* A head's queries, scaled, and gradients of o, in rows and in panels. And for each query the mean
-   of its weights' gradients dout.v, by these weights p: sum of p*(dout.v) = dout.a; alpha comes in
-   the end. One kernel multiplies both, so that they are rounded alike: where one weight is 1, its
-   gradient less the mean must be 0. Returns the head's part of dalpha; ap and dots are scratch. */
+/* Writes a head's scaled queries and its gradients of o, in rows and in panels; and for each query
+   the mean of its weights' gradients dout.v, weighted by the weights p: sum of p*(dout.v) = dout.a
+   (alpha is applied at the end). The same kernel computes dout.v and dout.a, so that both are
+   rounded alike: where one weight is 1, its gradient minus the mean must be 0. Returns the head's
+   part of dalpha. ap and dots are scratch memory. */
 static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *qs, float *das,
                                   float *qp, float *dap, float *mean, float *ap, float *dots)
 {
@@ -2879,7 +2880,7 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
     return dalpha;
 }
 
-/* A task is a part of a head's blocks of keys, and for each all blocks of queries that see it. */
+/* A task takes a part of a head's blocks of keys, and for each block all queries that see it. */
 static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
@@ -2900,10 +2901,10 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     q.start = 0;
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->parts, part = task % r->parts;
-        size_t step = 2 * (r->parts - part) - 1;        /* to and fro: earlier keys are seen more */
+        size_t step = 2 * (r->parts - part) - 1;    /* to and fro: more queries see earlier keys */
         float *dq = r->dq + task * tasks * panel;
         memset(dq, 0, tasks * panel * 4);
-        if (task == begin || !part) {       /* the first of this head here */
+        if (task == begin || !part) {       /* this thread's first task for this head */
             const double dalpha = sru__attend_prepare(r, head, qs, das, qp, dap, mean, kt, p);
             if (!part) r->dalpha[head] = dalpha;
         }
@@ -2953,7 +2954,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     }
 }
 
-/* dq of blocks of queries: the sums of all parts. */
+/* Computes dq of blocks of queries, by adding the sums of all parts. */
 static void sru__attend_backward_sums(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
@@ -2986,7 +2987,7 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     double dalpha = 0;
     int threads;
     if (status) return status;
-    if (!s->T || !s->B)                 /* nobody has seen the memory */
+    if (!s->T || !s->B)                 /* no query has seen the memory */
         return s->dkv ? sru__cpu_copy(c, s->dkv, NULL, s->M * s->B * 2 * s->P * 4) : SRU_OK;
     if (s->ring || !s->a || !s->stats || !s->dout || !s->dq || !s->dkv)
         return SRU__FAIL(c, SRU_EINVAL, "attention_backward: a, stats, dout, dq and dkv must not "
@@ -2995,14 +2996,14 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 10.0 * (double)s->T * (double)s->B * (double)s->P
                               * (double)sru__max(SRU__KEYS, r.seen));
-    r.parts = sru__min(4, r.blocks);    /* however many threads there are: so sums are the same */
+    r.parts = sru__min(4, r.blocks);    /* for any number of threads, so that sums are the same */
     threads = (int)sru__min((size_t)threads, all * r.parts);
-    /* for one head: its queries and gradients in rows and in panels, and what a pair of blocks
-       needs; grows with T, not with its square */
+    /* for one head: its queries and gradients in rows and in panels, and what one pair of blocks
+       needs. This grows with T, not with its square */
     r.scratch_size = SRU__KEYS * (r.tasks * (2 * r.hd + 2 * r.wide + 1) + 2 * r.hd + 3 * r.wide
                                   + 2 * SRU__KEYS);
     r.scratch = sru__take_floats(c, sru__times((size_t)threads, r.scratch_size));
-    /* dq of all heads, if that is not much; else of one for each thread, at a time */
+    /* the sums for dq: of all heads if they are small, else of at least one head per thread */
     one = r.parts * r.tasks * SRU__KEYS * r.wide;
     floats = sru__min(all * one, sru__max(SRU__CACHE, (size_t)threads * one));
     most = floats / one;
@@ -3637,42 +3638,42 @@ SRUDEF const sru_backend *sru_cpu_bf16(void)
 }
 
 /* =================================================================================================
-   Networks, written over the operators alone */
+   Networks, which use the operators alone */
 
 /* The tensors of a layer, in the order in which they lie in the weights. */
 enum {
-    SRU__INPUT,                 /* of layer 0 alone: the product I -> N before it */
+    SRU__INPUT,                 /* only of layer 0: the product I -> N before it */
     SRU__PROJECTION, SRU__KEYS_VALUES, SRU__WEIGHT, SRU__WEIGHT_C, SRU__BIAS, SRU__GAIN, SRU__SHIFT,
     SRU__ALPHA, SRU__PROJECTED_GAIN, SRU__PROJECTED_SHIFT, SRU__SLOTS
 };
 
 typedef struct sru__slot {
-    const char *name;           /* behind "rnn_lst.I.", but for SRU__INPUT */
-    size_t rows, cols;          /* rows 0: the layer has none */
+    const char *name;           /* what follows "rnn_lst.I."; of SRU__INPUT the whole name */
+    size_t rows, cols;          /* rows is 0 if the layer has no such tensor */
     size_t at;                  /* bytes from the start of the weights */
-    size_t groups;              /* of equally many rows, each packed apart; 0: a vector of `rows` */
-    int interleave;             /* matrices whose rows the reference interleaves, or 0 */
-    int transpose;              /* the reference stores it transposed */
+    size_t groups;              /* each of rows/groups rows, packed by itself; 0: a vector */
+    int interleave;             /* number of matrices whose rows the reference interleaves, or 0 */
+    int transpose;              /* 1: the reference stores it transposed */
 } sru__slot;
 
 /* Dropouts of a layer: of its input, c, its output, what enters its last product, and attention. */
 enum { SRU__DROP_X, SRU__DROP_C, SRU__DROP_OUT, SRU__DROP_P, SRU__DROP_ATTENTION, SRU__DROPS };
 
 typedef struct sru__layer {
-    int l;                      /* its number, from 0 on */
+    int l;                      /* the layer's number, from 0 on */
     size_t in, N, K, P;         /* P = 0: no projection */
-    size_t before;              /* the sum of `in` of the layers before it */
+    size_t before;              /* the sum of all earlier layers' `in` */
     int norm;                   /* 0 none, 1 of the input, 2 of the output */
-    int skip;                   /* x is the skip term: K = 3, and there is one */
-    int attention, projected_norm;      /* SRU++: with attention; with norm of what is projected */
+    int skip;                   /* 1: there is a skip term, and it is x (K = 3) */
+    int attention, projected_norm;      /* SRU++: has attention; has layer norm before W3 */
     float scale_x;
     float drop[SRU__DROPS];     /* 0 in inference */
-    sru__slot slot[SRU__SLOTS + 1];     /* the last is scale_x, which is none of the weights */
-    size_t end;                 /* bytes of the weights up to and with this layer */
-    size_t S, ring;             /* floats of a sequence's state, and those before its ring there */
+    sru__slot slot[SRU__SLOTS + 1];     /* the last is scale_x, which is not in the weights */
+    size_t end;                 /* bytes of the weights of this layer and all earlier ones */
+    size_t S, ring;             /* floats in a sequence's state, and in it before this ring */
 } sru__layer;
 
-/* Vectors stay float where matrices are packed, in multiples of 64 bytes. */
+/* Where matrices are packed, vectors stay floats, padded to a multiple of 64 bytes. */
 static size_t sru__tensor_bytes(sru_type type, const sru__slot *s)
 {
     if (type == SRU_PLAIN) return s->rows * s->cols * 4;
@@ -3703,14 +3704,14 @@ static int sru__attends(const sru_config *f, int l)
 
 static size_t sru__heads(const sru_config *f) { return f->num_heads ? (size_t)f->num_heads : 1; }
 
-/* Floats of layer l's ring, which holds its keys and values. */
+/* Floats in layer l's ring, which holds its keys and values. */
 static size_t sru__ring(const sru_config *f, int l)
 {
     return f->window && sru__attends(f, l)
            ? sru__ring_floats((size_t)f->window, sru__projection(f, l), sru__heads(f)) : 0;
 }
 
-/* Floats of a sequence's state: c of all layers, then their rings. */
+/* Floats in a sequence's state: c of all layers, then their rings. */
 static size_t sru__state_floats(const sru_config *f)
 {
     size_t n = (size_t)sru__layers(f) * sru__width(f);
@@ -3719,7 +3720,7 @@ static size_t sru__state_floats(const sru_config *f)
     return n;
 }
 
-/* The greatest of all widths: of the input, of layers and of projections. */
+/* The largest of all widths: those of the input, the layers and the projections. */
 static size_t sru__widest(const sru_config *f)
 {
     size_t most = sru__max(sru__max((size_t)f->input_size, sru__width(f)),
@@ -3734,7 +3735,7 @@ static int sru__input_first(const sru_config *f)
     return f->proj_input_to_hidden_first && (size_t)f->input_size != sru__width(f);
 }
 
-/* The next tensor of the layer: they are put in the order of their numbers. */
+/* Adds tensor i to a layer. Tensors must be added in the order of their numbers. */
 static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int i,
                           const char *name, size_t rows, size_t cols)
 {
@@ -3749,12 +3750,12 @@ static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int
     y->end += sru__tensor_bytes(type, s);
 }
 
-/* From layer l-1, or for l = 0 from nothing, to layer l, with weights in the form `type`: the one
-   list of tensors. */
+/* Turns the description of layer l-1 (for l = 0, anything) into that of layer l, with weights in
+   the form `type`. This is the only list of a network's tensors. */
 static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, int l)
 {
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
-    if (l == 0) {                       /* scale_x once: exp takes a microcontroller a while */
+    if (l == 0) {                       /* scale_x only once: exp is slow on microcontrollers */
         y->end = y->before = 0;
         y->S = sru__state_floats(f);
         y->ring = (size_t)sru__layers(f) * sru__width(f);
@@ -3771,7 +3772,7 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     y->K = !f->no_skip_term && y->in != y->N ? 4 : 3;
     y->skip = y->K == 3 && !f->no_skip_term;
     y->P = sru__projection(f, l);
-    if (old && (y->P >= y->in || y->P >= y->N)) y->P = 0;  /* as 2.x decides */
+    if (old && (y->P >= y->in || y->P >= y->N)) y->P = 0;  /* as in 2.x */
     y->norm = !f->layer_norm ? 0 : f->normalize_after ? 2 : 1;
     y->drop[SRU__DROP_X] = f->rnn_dropout;
     y->drop[SRU__DROP_C] = l + 1 < sru__layers(f) ? f->dropout : 0;
@@ -3827,11 +3828,11 @@ static size_t sru__weight_bytes(const sru_config *f, sru_type type)
     return sru__layer_at(f, type, sru__layers(f) - 1).end;
 }
 
-/* Says what is wrong with a configuration. All sizes derived from a valid one fit a size_t. */
+/* Says what is wrong with a configuration. All sizes derived from a valid one fit into size_t. */
 static sru_status sru__check_config(const sru_config *f, char *error)
 {
     const char *wrong = NULL;
-    float weights = 0, state = 0;       /* bytes, as many as they may be at most */
+    float weights = 0, state = 0;       /* upper bounds of their sizes in bytes */
     int l;
     if (f->input_size < 1) wrong = "input_size must be at least 1";
     else if (f->hidden_size < 1) wrong = "hidden_size must be at least 1";
@@ -3874,34 +3875,34 @@ static sru_status sru__check_config(const sru_config *f, char *error)
     return SRU_EINVAL;
 }
 
-/* Tensor i of a layer, among the weights or the gradients of all; NULL: there is none. */
+/* Tensor i of a layer, in the weights or gradients of the whole network. NULL: there is none. */
 static float *sru__tensor(const void *weights, const sru__layer *y, int i)
 {
     const sru__slot *s = &y->slot[i];
     return weights && s->rows ? (float *)(uintptr_t)((const char *)weights + s->at) : NULL;
 }
 
-/* What forward keeps for backward, of one layer, in the tape; in inference what the layer itself
-   needs, in scratch memory. In inference, and without layer norm of what is projected, o is p;
-   without attention z is o. */
+/* The arrays of one layer: in training what forward keeps for backward, in the tape; in inference
+   what the layer itself needs, in scratch memory. o is p in inference, and where there is no layer
+   norm after the projection; z is o where there is no attention. */
 typedef struct sru__kept {
-    float *in;              /* (T,B,in) the layer's input, where it is not the caller's x */
+    float *in;              /* (T,B,in) the layer's input, unless that is x */
     float *stats;           /* (T,B,2) of layer norm */
-    float *a;               /* (T,B,in) the input, normalised, dropped out; NULL: as it is */
-    float *z, *kv;          /* (M+T,B,P) projected, (M+T,B,2,P) its keys and values */
+    float *a;               /* (T,B,in) the input after layer norm and dropout; NULL: as it is */
+    float *z, *kv;          /* (M+T,B,P) the projected input; (M+T,B,2,P) its keys and values */
     float *o, *attended;    /* (T,B,P) attention's o and a */
-    float *softmax;         /* (B,H,T,2) stats of attention */
-    float *p_stats;         /* (T,B,2) of layer norm of what is projected */
-    float *p;               /* (T,B,P) what enters the last product; NULL: a, or the input */
+    float *softmax;         /* (B,H,T,2) attention's stats */
+    float *p_stats;         /* (T,B,2) of layer norm after the projection */
+    float *p;               /* (T,B,P) what enters the last product; NULL: a does, or the input */
     float *u, *c;           /* (T,B,K,N), (T,B,N) */
-    float *g;               /* (T,B,N) the output before layer norm; NULL: none */
-    float *mask_c;          /* (B,N); NULL: none, or the caller's */
+    float *g;               /* (T,B,N) the output before its layer norm; NULL: it has none */
+    float *mask_c;          /* (B,N) random; NULL: there is no mask, or the caller's is used */
 } sru__kept;
 
 #ifndef SRU_NO_BACKWARD
 enum { SRU__KEPT = SRU_MAX_LAYERS };
 #else
-enum { SRU__KEPT = 2 };     /* in inference kept[0] alone: less of a small stack. Of 1 gcc warns */
+enum { SRU__KEPT = 2 };     /* inference uses kept[0] only: that saves stack. gcc warns about 1 */
 #endif
 
 static size_t sru__memory_length(const sru__layer *y, const sru_io *io)
@@ -3909,8 +3910,8 @@ static size_t sru__memory_length(const sru__layer *y, const sru_io *io)
     return y->attention && io->memory && io->memory[y->l] ? io->memory_length : 0;
 }
 
-/* Whether attention goes over the rings in state: in inference with a window, unless the caller
-   gives memory or attn_mask. */
+/* Whether attention uses the rings in state: in inference with a window, unless the caller gives
+   memory or attn_mask. */
 static int sru__through_rings(const sru_config *f, const sru_io *io)
 {
     return f->window && !io->tape && !io->memory && !io->attn_mask;
@@ -3949,8 +3950,8 @@ static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer 
     return ok;
 }
 
-/* The tape, of which sru_size() told the size: the state at the start, then what each layer keeps.
-   It is measured apart from scratch memory, where it is to be known. */
+/* Divides the tape, whose size sru_size() tells, into the state at the start and what each layer
+   keeps. In a measuring call, its size goes not to c->measure but to `measure`, unless NULL. */
 static sru_status sru__tape(const sru_context *c, size_t *measure, const sru_model *m,
                             const sru_io *io, float **state, sru__kept *kept)
 {
@@ -3972,15 +3973,14 @@ static sru_status sru__tape(const sru_context *c, size_t *measure, const sru_mod
     return ok ? SRU_OK : sru__no_memory(c);
 }
 
-/* The random numbers of a layer's dropouts have the top bit; those of the caller's operators have
-   not. */
+/* The id of a layer's dropout. Unlike ids of the caller's own operators, it has the top bit set. */
 static uint32_t sru__id(const sru__layer *y, int kind)
 {
     return 0x80000000u | (uint32_t)y->l << 3 | (uint32_t)kind;
 }
 
-/* to = beta to + from*mask: a layer's dropout, in forward of its values, in backward of their
-   gradients; from NULL: the mask itself. */
+/* to = beta to + from*mask: one of a layer's dropouts, in forward of values, in backward of their
+   gradients. from NULL: to = mask. */
 static sru_status sru__drop(const sru_context *c, const sru__layer *y, const sru_io *io, int kind,
                             float *to, const float *from, float beta)
 {
@@ -4000,8 +4000,8 @@ static sru_status sru__drop(const sru_context *c, const sru__layer *y, const sru
     return c->op->dropout(c, to, from, mask, y->drop[kind], sru__id(y, kind), beta, T, n);
 }
 
-/* Whether training multiplies the first layer's matrices by the V rows of the embedding, and looks
-   up u, instead of T*B rows of x: where that is fewer, and each row goes there as it is. */
+/* Whether training multiplies the V rows of the embedding by the first layer's matrices and looks u
+   up, instead of multiplying T*B rows of x: if V is less, and rows enter the product unchanged. */
 static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *io)
 {
     return y->l == 0 && m->vocab_size && io->tape && m->vocab_size < io->T * io->B && y->norm != 1
@@ -4009,7 +4009,7 @@ static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *
         && !sru__input_first(&m->config);
 }
 
-/* Whether x itself is looked up. */
+/* Whether x itself must be looked up. */
 static int sru__looks_up_x(const sru_model *m, const sru_io *io)
 {
     sru__layer y;
@@ -4018,7 +4018,7 @@ static int sru__looks_up_x(const sru_model *m, const sru_io *io)
     return y.skip || !sru__by_table(m, &y, io);
 }
 
-/* a: what the layer's first product takes, of as many rows as there are, or of the V rows. */
+/* a is what enters the layer's first product: T*B rows, or the V rows of the embedding. */
 static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
                            const float *in, const float *a, const float *c0, const sru__kept *k)
 {
@@ -4072,8 +4072,8 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
     s->stats = k->softmax;
 }
 
-/* From the layer's input a to what enters its last product: p = a W0', and in SRU++ attention over
-   it, layer norm and dropout. */
+/* From the layer's input a to k->p, which enters its last product: a W0', and then, in SRU++,
+   attention, layer norm and dropout. */
 static sru_status sru__project(const sru_context *c, const sru_model *m, const sru__layer *y,
                                const sru_io *io, size_t rows, const float *a,
                                const sru__kept *k)
@@ -4103,7 +4103,7 @@ static sru_status sru__project(const sru_context *c, const sru_model *m, const s
     return status;
 }
 
-/* s->u, of what enters the last product of the V rows. */
+/* Computes u of the V rows, whose input to the last product is s->a, and looks s->u up there. */
 static sru_status sru__look_up_u(sru_context *c, const sru_model *m, const sru_io *io, sru_scan *s)
 {
     const size_t n = (size_t)s->K * s->N;
@@ -4116,8 +4116,8 @@ static sru_status sru__look_up_u(sru_context *c, const sru_model *m, const sru_i
                                                       m->vocab_size);
 }
 
-/* One layer. out may be in where nothing is kept; c0 is the state at the start, which may be
-   io->state. */
+/* One layer, from in to out, which may be in if nothing is kept. c0 is the state at the start, and
+   may be io->state. */
 static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const sru__layer *y,
                                      const sru_io *io, const float *in, float *out,
                                      const float *c0, const sru__kept *k)
@@ -4150,7 +4150,7 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     return status;
 }
 
-/* Whether, in inference, h may be x. */
+/* Whether h may be x in inference. */
 static int sru__in_place(const sru_config *f)
 {
     return !f->bidirectional && f->arch != SRU_ARCH_SRUPP && f->hidden_size == f->input_size;
@@ -4231,14 +4231,14 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
     const int first = sru__input_first(f);
     sru__kept kept[SRU__KEPT];
     sru__layer y;
-    sru_io part = *io;              /* of the steps that are done now */
+    sru_io part = *io;              /* the steps being computed */
     float *c0, *other = NULL, *x = NULL;
     sru_status status = SRU_OK;
     size_t steps = io->T, t0 = 0;
     int l, whole = io->tape || f->bidirectional;
-    /* Inference goes through all layers a few rows at a time, to and fro between h and `other`:
-       however long the sequence is, scratch memory is small. A backward direction needs the whole,
-       and so does attention without a window. */
+    /* Inference takes a few rows at a time through all layers, back and forth between h and
+       `other`: so scratch memory is small however long the sequence is. A backward direction needs
+       the whole sequence, and so does attention without a window. */
     for (l = 0; l < L; l++) whole |= sru__attends(f, l) && !sru__through_rings(f, io);
     if (!whole && steps > 1) {
         const size_t least = sru__rows(c, m->type);
@@ -4309,7 +4309,7 @@ SRUDEF sru_status sru_forward(const sru_context *ctx, const sru_model *model, co
 }
 
 #ifndef SRU_NO_BACKWARD
-/* From dp, which is overwritten, to da = beta da + ... (NULL: not wanted). */
+/* Backward of sru__project(): from dp, which is overwritten, to da = beta da + ... NULL: no da. */
 static sru_status sru__project_backward(const sru_context *ctx, const sru_model *m,
                                         const sru__layer *y, const sru_io *io, size_t rows,
                                         const float *a, float *da, float beta, float *dp,
@@ -4328,7 +4328,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
                                         sru__tensor(io->grads, y, SRU__PROJECTED_SHIFT), dp, k->o,
                                         sru__tensor(m->weights, y, SRU__PROJECTED_GAIN),
                                         k->p_stats, 0, rows, y->P);
-    if (!status && y->attention) {      /* forward: kv = W2 z, o = q + alpha*a, q the last of z */
+    if (!status && y->attention) {      /* forward: kv = W2 z, o = q + alpha*a; q is the end of z */
         sru_attention s;
         float *dz = sru__take_floats(&c, (memory + rows) * y->P);
         float *dkv = sru__take_floats(&c, (memory + rows) * 2 * y->P);
@@ -4349,15 +4349,15 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
                                          y->P, y->in);
         dp = dz + memory * y->P;
     }
-    if (!status && !memory && dmemory)  /* nobody attends to it */
+    if (!status && !memory && dmemory)  /* no step attends to it */
         status = op->copy(&c, dmemory, NULL, io->memory_length * io->B * y->in * 4);
     if (!status)                        /* forward: z = W0 a */
         status = op->linear_backward(&c, da, dw, NULL, dp, a, w, beta, rows, y->P, y->in);
     return status;
 }
 
-/* The backward of a layer whose u was looked up: du is summed up for each of the V rows, which then
-   go back through the product, to s->da (V,A) and s->dw. */
+/* Backward of the scan and product of a layer whose u was looked up: du is summed for each of the V
+   rows, and these sums go back through the product, to layer->da (V,A) and layer->dw. */
 static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model *m,
                                          const sru_io *io, const sru_scan *layer, float beta)
 {
@@ -4379,8 +4379,8 @@ static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model
     return status;
 }
 
-/* From dh to dx (NULL: not wanted), which may be dh. What norm and dropout of the outputs make of
-   dh is written to dg; it may be either. */
+/* From dh to dx, which may be dh; NULL: not wanted. dg, which may be dh or dx, takes what dropout
+   and layer norm of the output make of dh. */
 static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m,
                                       const sru__layer *y, const sru_io *io, const float *in,
                                       const float *c0, float *dx, const float *dh, float *dg,
@@ -4392,7 +4392,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     const size_t rows = io->T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
     const float *gain = sru__tensor(m->weights, y, SRU__GAIN);
-    const float highway = y->skip ? 1.0f : 0.0f;    /* dx holds its part, to be added to */
+    const float highway = y->skip ? 1.0f : 0.0f;    /* 1: dx holds its part, so add to that */
     float *dgain = sru__tensor(io->grads, y, SRU__GAIN);
     float *dshift = sru__tensor(io->grads, y, SRU__SHIFT), *da = by_table ? io->dembedding : dx;
     sru_status status = SRU_OK;
@@ -4408,7 +4408,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     }
     if (status) return status;
 
-    /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of it */
+    /* forward: h = scan(x, u = W a); a is x, or what norm, dropout and projection made of x */
     if (k->a && (dx || y->norm == 1)) {
         da = sru__take_floats(&c, rows * y->in);
         if (!da) return sru__no_memory(&c);
@@ -4446,7 +4446,7 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
     const size_t N = sru__width(f), rows = io->T * io->B, wide = (size_t)f->input_size;
     const int first = sru__input_first(f);
     sru__kept kept[SRU_MAX_LAYERS];
-    float *c0 = NULL, *d;                    /* d (T,B,N): from layer to layer */
+    float *c0 = NULL, *d;           /* d (T,B,N) is handed from layer to layer */
     float *dx = m->vocab_size ? NULL : io->dx;
     const float *x = io->x;
     sru_status status = sru__tape(c, NULL, m, io, &c0, kept);
@@ -4505,7 +4505,7 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
     io.B = B;
     io.x = (const float *)some;
     io.tokens = (const int32_t *)some;
-    /* h takes the place of x, and more memory, where it may */
+    /* h is x where it may be, because that takes more memory */
     io.h = (float *)(sru__in_place(&m.config) ? some : other);
     c.work_used = 0;
     c.measure = &n->work;
@@ -4526,7 +4526,7 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
             status = sru_forward(&c, &m, &io);
             if (!status) status = sru_backward(&c, &m, &io);
             if (!m.vocab_size || m.vocab_size >= io.T * B) break;
-            io.T = sru__ceil(m.vocab_size, B);      /* again with fewer steps, not by table */
+            io.T = sru__ceil(m.vocab_size, B);      /* again, with too few steps to go by table */
             m.vocab_size = io.T * B;
         }
         io.T = T;
@@ -4540,7 +4540,7 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
 
 static void sru__fill_uniform(float *w, size_t n, double bound, uint64_t seed, int layer, int slot)
 {
-    const uint64_t after = (uint64_t)1 << 32;           /* the ids of dropout */
+    const uint64_t after = (uint64_t)1 << 32;           /* all ids of dropout */
     const int id = slot == SRU__INPUT ? SRU_MAX_LAYERS * 256 : layer * 256 + slot - 1;
     const uint64_t key = sru__key(seed, 0, after + (uint64_t)id);
     size_t i;
@@ -4571,8 +4571,8 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
         float *w[SRU__SLOTS];
         double v = (double)f->weight_c_init;
         for (k = 0; k < SRU__SLOTS; k++) w[k] = sru__tensor(weights, &y, k);
-        /* 2.x: variance 1/columns. 3.0-dev: Glorot and Bengio 2010, 2/(rows + columns). Of the
-           product before, but in SRU++, nn.Linear's own: 1/(3 columns) */
+        /* the variance is 1/columns in 2.x, 2/(rows + columns) in 3.0-dev (Glorot and Bengio 2010);
+           of the product before layer 0, except in SRU++, it is nn.Linear's 1/(3 columns) */
         for (k = 0; k <= SRU__WEIGHT; k++) {
             const double n = (double)y.slot[k].rows, m = (double)y.slot[k].cols;
             const double by = k == SRU__INPUT && !plus ? 1 / m : old ? 3 / m : 6 / (n + m);
@@ -4580,7 +4580,7 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
                 sru__fill_uniform(w[k], y.slot[k].rows * y.slot[k].cols, sru__dsqrt(by), seed, l,
                                   k);
         }
-        for (k = 0; old && k < (int)y.K; k++) {     /* so that what flows keeps its variance */
+        for (k = 0; old && k < (int)y.K; k++) {     /* so that values keep their variance */
             double by = sru__dsqrt(1 - (double)y.drop[SRU__DROP_X]);
             if (k == 0) by *= sru__dsqrt(1 - (double)y.drop[SRU__DROP_C]);
             if ((k == 1 || k == 2) && !f->v1) by *= sru__dsqrt(0.5);
@@ -4615,7 +4615,7 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
         return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: packs SRU_PLAIN weights into another type");
     status = sru__check_config(&from->config, c.error);
     if (status) return status;
-    if (!c.op->pack(&c, NULL, to->type, NULL, 1, 1)) return SRU_EINVAL;     /* it said why */
+    if (!c.op->pack(&c, NULL, to->type, NULL, 1, 1)) return SRU_EINVAL;     /* pack has said why */
     status = c.op->copy(&c, weights, NULL, sru__weight_bytes(&from->config, to->type));
     for (l = 0; l < sru__layers(&from->config) && !status; l++) {
         sru__next_layer(&a, &from->config, SRU_PLAIN, l);
