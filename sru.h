@@ -4135,8 +4135,7 @@ static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const s
     if (!status && y->drop[SRU__DROP_X] > 0)
         status = sru__drop(c, y, io, SRU__DROP_X, k->a, y->norm == 1 ? k->a : in, 0);
     if (!status && y->P) status = sru__project(c, m, y, io, a_rows, a, k);
-    if (!status && k->mask_c)
-        status = sru__drop(c, y, io, SRU__DROP_C, k->mask_c, NULL, 0);
+    if (!status && k->mask_c) status = sru__drop(c, y, io, SRU__DROP_C, k->mask_c, NULL, 0);
     if (status) return status;
     sru__fill_scan(&s, m, y, io, in, a, c0, k);
     s.cT = io->state ? io->state + (size_t)y->l * y->N : NULL;
