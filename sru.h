@@ -3455,8 +3455,8 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
 #define SRU__FOURS   sru__backend_rvv
 #elif defined(SRU__VECTORS) && (defined(__aarch64__) || defined(__arm64ec__) \
                                 || (defined(__ARM_NEON) && defined(__clang__)))
-#define SRU__ISA     neon                           /* gcc for 32-bit ARM adds floats one by one */
-#define SRU__FOURS   sru__backend_neon
+#define SRU__ISA     neon
+#define SRU__FOURS   sru__backend_neon  /* gcc for 32-bit ARM adds floats one by one */
 #endif
 #ifdef SRU__FOURS
 #define SRU__W       4
