@@ -276,7 +276,8 @@ SRUDEF sru_status sru_backward(const sru_context *, const sru_model *, const sru
 #endif
 
 typedef struct sru_sizes {
-    size_t weights;     /* bytes, in the form model->type; if SRU_PLAIN, also of gradients */
+    size_t weights;     /* bytes, in the form model->type; if SRU_PLAIN, also of gradients. Zeros
+                           follow SRU++'s alpha */
     size_t state;       /* S, in floats */
     size_t work;        /* bytes of scratch memory in inference. From a few thousand rows (t,b) on
                            they do not grow with T, unless the network is bidirectional or attends
@@ -3735,7 +3736,9 @@ static int sru__input_first(const sru_config *f)
     return f->proj_input_to_hidden_first && (size_t)f->input_size != sru__width(f);
 }
 
-/* Adds tensor i to a layer. Tensors must be added in the order of their numbers. */
+/* Adds tensor i to a layer. Tensors must be added in the order of their numbers. Zeros follow
+   alpha, a single float: without them the matrices of later layers would be misaligned, and
+   products with them slow on GPUs. */
 static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int i,
                           const char *name, size_t rows, size_t cols)
 {
@@ -3748,6 +3751,7 @@ static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int
     s->transpose = f->arch == SRU_ARCH_SRU && i != SRU__INPUT && i <= SRU__WEIGHT;
     s->at = y->end;
     y->end += sru__tensor_bytes(type, s);
+    if (i == SRU__ALPHA) y->end = (y->end + 63) / 64 * 64;
 }
 
 /* Turns the description of layer l-1 (for l = 0, anything) into that of layer l, with weights in
@@ -4563,6 +4567,7 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
 {
     int l, k;
     if (!weights || !f || sru__check_config(f, NULL)) return SRU_EINVAL;
+    sru__clear(weights, sru__weight_bytes(f, SRU_PLAIN));
     for (l = 0; l < sru__layers(f); l++) {
         const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
         const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
@@ -5424,8 +5429,7 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     if (!status) status = sru__load_tensors(&file, &w, f);
     if (!status && weights) {
         to.weights = weights;
-        if (to.type != SRU_PLAIN)               /* so that padding is the same each time */
-            memset(weights, 0, sru__weight_bytes(f, to.type));
+        memset(weights, 0, sru__weight_bytes(f, to.type));      /* padding, too */
         status = sru__load_tensors(&file, &w, f);
     }
     if (status) return status;

@@ -492,11 +492,18 @@ __global__ void sum_rows_kernel(float *out, float *more, size_t split, const flo
     else if (col >= split && more) more[col - split] += sum;
 }
 
-/* y = x in fewer bits. 6 bytes a value. */
+/* y = x in fewer bits. 6 bytes a value: each thread has several values on their way at a time. */
+enum { NARROW = 8*256 };            /* values of a block */
+
 template <class S> __global__ void narrow_kernel(S *y, const float *x, size_t n)
 {
-    const size_t i = (size_t)blockIdx.x*256 + threadIdx.x;
-    if (i < n) put(y + i, x[i]);
+    const size_t at = (size_t)blockIdx.x*NARROW + threadIdx.x;
+    float v[NARROW/256];
+#pragma unroll
+    for (int k = 0; k < NARROW/256; k++) v[k] = at + k*256 < n ? x[at + k*256] : 0;
+#pragma unroll
+    for (int k = 0; k < NARROW/256; k++)
+        if (at + k*256 < n) put(y + at + k*256, v[k]);
 }
 
 /* Sets each row of y (rows,n) to b. */
@@ -1237,8 +1244,8 @@ sru_status narrow(const sru_context *c, const char *name, void *y, cudaDataType 
                   const float *x, size_t n)
 {
     if (type == CUDA_R_16BF)
-        return launch(c, name, narrow_kernel<bf16>, ceil_div(n, 256), 1, 256, (bf16 *)y, x, n);
-    return launch(c, name, narrow_kernel<fp16>, ceil_div(n, 256), 1, 256, (fp16 *)y, x, n);
+        return launch(c, name, narrow_kernel<bf16>, ceil_div(n, NARROW), 1, 256, (bf16 *)y, x, n);
+    return launch(c, name, narrow_kernel<fp16>, ceil_div(n, NARROW), 1, 256, (fp16 *)y, x, n);
 }
 
 /* *y is x itself if that has the type; else x, which is float32, narrowed in scratch memory. */

@@ -4,6 +4,8 @@
                                          install 'sru<3', whose CUDA source compiles with today's
                                          torch if its U.type() is changed to U.scalar_type()
     bench/peers_cuda.py [--seconds N]    after `make cuda`
+    bench/peers_cuda.py --srupp          networks of SRU++ instead, with causal attention, beside
+                                         the reference's 3.0-dev, to be changed likewise
 
 A case is a whole layer, product and recurrence, in one mode of products. Inference is timed as it
 is called and, if possible, as replayed from a captured graph; training is forward and backward with
@@ -16,7 +18,10 @@ from peers import at_least, need
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPES = [(512, 32, 1024), (1024, 8, 3072), (512, 8, 512), (4096, 1, 3072), (512, 1, 512)]
-MODES = ("float32", "TF32", "bfloat16", "float16")
+NETWORKS = [(256, 4, 512, 128, 2), (1024, 1, 512, 128, 2), (512, 8, 1024, 256, 4),
+            (512, 8, 3072, 768, 2)]
+HALVES = ("bfloat16", "float16")
+MODES = {"float32": "f32", "TF32": "tf32", "bfloat16": "bf16", "float16": "f16"}    # in bench_cuda
 
 
 def ours(shape, seconds):
@@ -96,18 +101,57 @@ def peers(torch):
     return found
 
 
+def compare_srupp(torch, seconds):
+    """Prints a table of networks of SRU++. In bfloat16 and float16 the products alone have that
+    type, here as by torch.autocast."""
+    import sru
+    if not hasattr(sru, "SRUpp"):
+        sys.exit("peers_cuda.py: sru %s has no SRU++: see --help" % sru.__version__)
+    program = os.path.join(HERE, "..", "build", "bench_cuda")
+    print("| | T, B, D, P, L | products | sru_cuda us | SRU++ %s us | ratio |" % sru.__version__)
+    print("|---|---|---|---|---|---|")
+    for what in ("inference", "training"):
+        train = what == "training"
+        torch.set_grad_enabled(train)
+        for sizes in NETWORKS:
+            T, B, D, P, L = sizes
+            net = sru.SRUpp(D, D, P, L).to("cuda").train(train)
+            x = torch.randn(T, B, D, device="cuda", requires_grad=train)
+            grad = torch.randn(T, B, D, device="cuda")
+            hidden = torch.full((T, T), -float("inf"), device="cuda").triu(1)
+            for mode, name in MODES.items():
+                command = [program, "srupp", "--type", name, "--seconds", str(seconds), "--json"]
+                out = subprocess.run(command + ["--train"]*train + [str(n) for n in sizes],
+                                     check=True, capture_output=True, text=True).stdout
+                us = json.loads(out)["ns"]*1e-3
+                torch.backends.cuda.matmul.allow_tf32 = mode == "TF32"
+
+                def call():
+                    with torch.autocast("cuda", getattr(torch, mode, None), mode in HALVES):
+                        h = net(x, None, None, hidden)[0]
+                    if train:
+                        h.backward(grad.to(h.dtype))
+                peer = measure(torch, call, seconds)
+                print("| %s | %d, %d, %d, %d, %d | %s | %.1f | %.1f | %.2f |"
+                      % (what, *sizes, mode, us, peer, peer/us), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=at_least(0, float), default=0.5,
                         help="time of each case (0.5)")
-    seconds = parser.parse_args().seconds
-    need("torch", "build/roofline_cuda")
+    parser.add_argument("--srupp", action="store_true", help="time networks of SRU++ instead")
+    options = parser.parse_args()
+    seconds = options.seconds
+    need("torch", *(["sru", "build/bench_cuda"] if options.srupp else ["build/roofline_cuda"]))
     import torch
     if not torch.cuda.is_available():
         sys.exit("peers_cuda.py: this torch sees no GPU")
     print("%s, torch %s, CUDA %s, cuDNN %s\n" % (torch.cuda.get_device_name(), torch.__version__,
                                                 torch.version.cuda, torch.backends.cudnn.version()))
+    if options.srupp:
+        return compare_srupp(torch, seconds)
     print("| | T, B, D | products | sru_cuda us | peer | peer us | ratio | in a graph us | ratio |")
     print("|---|---|---|---|---|---|---|---|---|")
     scans, mine, nets = [], {shape: ours(shape, seconds) for shape in SHAPES}, peers(torch)

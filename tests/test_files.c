@@ -2154,11 +2154,14 @@ static sru_model initial(const sru_config *f, uint64_t seed)
 {
     float *weights = (float *)test_alloc(weights_size(f, SRU_PLAIN));
     sru_model m;
+    sru_tensor t;
+    int i;
     memset(&m, 0, sizeof m);
     m.config = *f;
     m.weights = weights;
     CHECK(!sru_init(weights, f, seed), "sru_init()");
-    test_fill(weights, weights_size(f, SRU_PLAIN)/4, 1);    /* v1 or not, all values count */
+    for (i = 0; sru_get_tensor(&t, &m, i); i++)             /* v1 or not, all values count */
+        test_fill(t.data, t.shape[0]*(t.shape[1] ? t.shape[1] : 1), 1);
     return m;
 }
 

@@ -1520,6 +1520,7 @@ static void test_init(void)
     sru_sizes n;
     sru_tensor t;
     float *w;
+    size_t k, wrong = 0;
     int i, matrices = 0;
     memset(&f, 0, sizeof f);
     memset(&m, 0, sizeof m);
@@ -1540,6 +1541,7 @@ static void test_init(void)
     for (i = 0; sru_get_tensor(&t, &m, i); i++) {
         const int attends = strstr(t.name, "rnn_lst.1.") != NULL, second = t.shape[1] > 0;
         const size_t count = t.shape[0]*(second ? t.shape[1] : 1), D = (size_t)f.hidden_size;
+        CHECK((t.data - w) % 16 == 0, "%s is not aligned as the weights are", t.name);
         if (second) {
             double bound = sqrt(6/(double)(t.shape[0] + t.shape[1]));
             if (strstr(t.name, attends ? "linear3" : "linear2")) bound *= sqrt(0.75);
@@ -1557,6 +1559,8 @@ static void test_init(void)
         }
     }
     CHECK(matrices == 8, "there are %d matrices", matrices);
+    for (k = 0; k < n.weights/4; k++) wrong += !test_finite(&w[k]);
+    CHECK(!wrong, "%lu numbers are not set", (unsigned long)wrong);
     naive_check_drawn("SRU++", &m);
     free(w);
 }
