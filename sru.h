@@ -333,9 +333,10 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *file, 
    all are 0, the tensor is a single value. */
 SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, char *error);
 
-/* Tensor i of SRU_PLAIN weights, or of gradients laid out like them. Returns 0 past the last, or if
-   the model is packed or its config is invalid. Whatever the shape in files, data lies as operators
-   take it: a layer's last matrix as (K,N,A), see sru_scan; others as (n,k), see linear_forward. */
+/* Tensor i of SRU_PLAIN weights, or of gradients laid out like them. Returns 1; or 0 past the last,
+   if the model is packed, and if its config is invalid. Whatever the shape in files, data lies as
+   operators take it: a layer's last matrix as (K,N,A), see sru_scan; others as (n,k), see
+   linear_forward. */
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
 /* Writes the network (SRU_PLAIN), under names that start with prefix, and n tensors of your own,
@@ -452,7 +453,7 @@ typedef struct sru_attention {
     size_t         T, B, M, P;
     int            H;
     int            causal;          /* 1: no step sees later ones */
-    size_t         window;          /* W > 0: a step sees the last W, including itself */
+    size_t         window;          /* W > 0: causal, and a step sees the last W, itself included */
     const float   *q;               /* (T,B,P) */
     const float   *kv;              /* (M+T,B,2,P) [key | value] */
     const float   *alpha;           /* (1) NULL: o = a */

@@ -243,7 +243,7 @@ __device__ __forceinline__ void with_helpers(Y (&tiles)[2][HELPERS*R][WARP], int
 }
 
 /* What both passes read in each step: u of type U, the skip term of type S, vt and mask_pad. EXTRA:
-   with vt, mask_pad or both. */
+   there is vt, mask_pad or dvt. */
 template <class U, class S, unit UNIT, bool EXTRA> struct inputs {
     enum { GATES = UNIT == SSRU ? 1 : 2 };
     struct loaded { U u0, u1, u2; S x; float vf, vr; uint8_t pad; };

@@ -11,7 +11,7 @@ clipped at 1. The time includes validations. With --bf16, the peers also train u
 with products, and the whole of nn.LSTM and nn.GRU, in bfloat16. The curves, their picture and a
 table are written to build/learning.
 """
-import argparse, copy, csv, math, os, re, subprocess, sys, time, warnings
+import argparse, copy, csv, math, os, re, signal, subprocess, sys, time, warnings
 import peers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -285,4 +285,5 @@ def main(o):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)    # Ctrl-C ends it without a traceback
     main(o)

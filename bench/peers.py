@@ -12,7 +12,7 @@ with --isa to build/peers-ISA:
     *.png                   pictures of all this
 """
 import argparse, csv, glob, importlib.util, json, os, platform, re, shlex, statistics
-import subprocess, sys, time
+import signal, subprocess, sys, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CC = shlex.split(os.environ.get("CC") or "cc")
@@ -557,4 +557,5 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)    # Ctrl-C ends it without a traceback
     main()

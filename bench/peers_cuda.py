@@ -13,7 +13,7 @@ all gradients. In bfloat16 and float16, all arrays are stored in that type. The 
 reference's recurrence alone is that of its kernel in the profiler; it is added to a graph's time,
 for a graph lacks this kernel, which runs in the default stream. A ratio is the peer's time by ours.
 """
-import argparse, json, os, statistics, subprocess, sys
+import argparse, json, os, statistics, signal, subprocess, sys
 from peers import at_least, need
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -200,4 +200,5 @@ def row(torch, what, shape, mode, name, make, mine, seconds, scans):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)    # Ctrl-C ends it without a traceback
     main()

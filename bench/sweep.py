@@ -6,7 +6,7 @@
 Prints the shapes in which they do, the worst first. Each is measured twice in every way, by turns,
 and the shortest times count; other programs may still change a ratio by a few hundredths.
 """
-import argparse, json, os, random, subprocess, sys, time
+import argparse, json, os, random, signal, subprocess, sys, time
 from peers import at_least, need
 
 BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "bench")
@@ -84,4 +84,5 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)    # Ctrl-C ends it without a traceback
     main()
