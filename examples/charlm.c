@@ -187,6 +187,16 @@ static network new_network(const sru_context *ctx, const sru_config *config)
     return net;
 }
 
+/* Fewer than net->n, for zeros follow some of SRU++'s tensors. */
+static size_t count_parameters(const network *net)
+{
+    size_t count = V*net->E + V*net->D + V;
+    sru_tensor t;
+    for (int i = 0; sru_get_tensor(&t, &net->rnn, i); i++)
+        count += t.shape[0]*(t.shape[1] ? t.shape[1] : 1);
+    return count;
+}
+
 /* What a file holds besides the SRU. */
 static void own_tensors(const network *net, sru_tensor own[3])
 {
@@ -680,7 +690,8 @@ static void train(const sru_context *ctx, const options *o)
     if (!t.curve) fail("%s, of the loss, cannot be written: %s", csv, strerror(errno));
     fputs("seconds,characters,training,validation\n", t.curve);
 
-    printf("%zu parameters, %zu characters to learn from, %s\n", t.net.n, text.trains, t.op->name);
+    printf("%zu parameters, %zu characters to learn from, %s\n", count_parameters(&t.net),
+           text.trains, t.op->name);
     if (o->from) {                      /* not with what that one began with */
         t.first = (size_t)(fmod(GOLDEN*o->seed, 1)*(double)(text.trains/t.b.rows));
         t.best = validate(&t, &text);

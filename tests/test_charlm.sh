@@ -115,6 +115,7 @@ pp() { train --arch srupp --steps 90 --lr 0.03 --projection 16 --window 20 "$@";
 pp --threads 1 --model pp.safetensors > pp
 check "training of SRU++ succeeds"             [ $? = 0 ]
 check "SRU++ learns: below 5.5 bits of 8"      below pp 5.5
+check "SRU++: its number of parameters"        grep -q '^32642 parameters,' pp
 pp --threads 2 --model pp2.safetensors > pp2
 check "SRU++: 2 threads write the bytes of 1"  cmp pp.safetensors pp2.safetensors
 "$charlm" eval pp.safetensors text > pp_eval
