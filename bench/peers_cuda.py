@@ -5,7 +5,8 @@
                                          torch if its U.type() is changed to U.scalar_type()
     bench/peers_cuda.py [--seconds N]    after `make cuda`
     bench/peers_cuda.py --srupp          networks of SRU++ instead, with causal attention, beside
-                                         the reference's 3.0-dev, to be changed likewise
+                                         the reference's 3.0-dev, to be changed likewise; in
+                                         bfloat16 and float16 only products have that type
 
 A case is a whole layer, product and recurrence, in one mode of products. Inference is timed as it
 is called and, if possible, as replayed from a captured graph; training is forward and backward with
@@ -13,7 +14,7 @@ all gradients. In bfloat16 and float16, all arrays are stored in that type. The 
 reference's recurrence alone is that of its kernel in the profiler; it is added to a graph's time,
 for a graph lacks this kernel, which runs in the default stream. A ratio is the peer's time by ours.
 """
-import argparse, json, os, statistics, signal, subprocess, sys
+import argparse, json, os, signal, statistics, subprocess, sys
 from peers import at_least, need
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -102,8 +103,7 @@ def peers(torch):
 
 
 def compare_srupp(torch, seconds):
-    """Prints a table of networks of SRU++. In bfloat16 and float16 the products alone have that
-    type, here as by torch.autocast."""
+    """Prints a table of networks of SRU++."""
     import sru
     if not hasattr(sru, "SRUpp"):
         sys.exit("peers_cuda.py: sru %s has no SRU++: see --help" % sru.__version__)
