@@ -55,8 +55,9 @@
 
    OPTIONS, defined before sru.h is included, alike in all files
    SRU_IMPLEMENTATION   adds the code: in one file only
-   SRU_STATIC           makes everything static, as it should be in a shared library
-   SRUDEF               what precedes each public function, in place of static or extern
+   SRU_STATIC           makes everything static: only the file with the code can then call it
+   SRUDEF               what precedes each public function, in place of static or extern; in a
+                        shared library of several files, __attribute__((visibility("hidden")))
    SRU_MALLOC, SRU_FREE replace malloc and free. Without a heap, define SRU_MALLOC(n) as NULL and
                         SRU_FREE(p) as ((void)(p))
    SRU_ASSERT           replaces assert, which checks what the library itself relies on
@@ -193,13 +194,14 @@ typedef struct sru_context {    /* NULL in place of a context means one of all z
     size_t    work_used;        /* how much of it outer calls use: set it to 0 */
     size_t   *measure;          /* not NULL: calls check their arguments and compute nothing, but
                                    raise *measure to bytes of work that are enough for them. Only
-                                   arrays of pointers are read; others may be at any address */
+                                   arrays of pointers are read; others may be at any address, but
+                                   h at that of x, or not, as it will be */
     char     *error;            /* SRU_ERROR_SIZE bytes for a sentence when a call fails, or NULL */
 } sru_context;
 
 /* This CPU's operators. ->name says which kernels they use: "scalar", "sse2", "avx2", "avx512",
-   "neon" ...; SRU_ISA=NAME in the environment asks for lower ones. gcc's address sanitizer does not
-   see what avx512 writes: use avx2 when you look for arrays that are too short. */
+   "neon" ...; SRU_ISA=NAME in the environment asks for lower ones. Use scalar when you look for
+   arrays that are too short: an address sanitizer does not see all that other kernels touch. */
 SRUDEF const sru_backend *sru_cpu(void);
 
 /* The same, but products with SRU_PLAIN weights, forward and backward, round their factors to
@@ -279,11 +281,12 @@ typedef struct sru_sizes {
     size_t weights;     /* bytes, in the form model->type; if SRU_PLAIN, also of gradients. Zeros
                            follow SRU++'s alpha */
     size_t state;       /* S, in floats */
-    size_t work;        /* bytes of scratch memory in inference. From a few thousand rows (t,b) on
-                           they do not grow with T, unless the network is bidirectional or attends
-                           without a window */
+    size_t work;        /* bytes of scratch memory in inference. Other instruction sets, or more
+                           threads, may need more. From a few thousand rows (t,b) on they do not
+                           grow with T, unless the network is bidirectional or attends without a
+                           window */
     size_t train_work;  /* the same for forward with a tape, and backward; 0 unless SRU_PLAIN */
-    size_t tape;        /* bytes; 0 unless SRU_PLAIN */
+    size_t tape;        /* bytes, enough for fewer steps and sequences, too; 0 unless SRU_PLAIN */
 } sru_sizes;
 
 /* What calls with up to T steps of up to B sequences need on ctx->threads threads (0: as many as
@@ -315,7 +318,8 @@ typedef struct sru_tensor {
 /* Loads the network in a file as one block, to be released with SRU_FREE (by default free). NULL:
    failed. SRU_PLAIN weights may be changed through (float *)m->weights, as training does. The names
    of its tensors may have a prefix such as "encoder.", of up to 80 bytes; tensors without it are
-   ignored. If a file holds two networks, sru_load_bytes() loads either. */
+   ignored. If a file holds two networks, sru_load_bytes() loads either; the metadata are of one,
+   so give it the other's m->config. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_model *sru_load(const char *path, sru_type, char *error);
 #endif
@@ -371,7 +375,7 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
        f[t] = sigmoid(u1[t] + (vf + vt0[t])*c[t-1] + bf)   forget gate
        r[t] = sigmoid(u2[t] + (vr + vt1[t])*c[t-1] + br)   reset gate
        c[t] = f[t]*c[t-1] + (1 - f[t])*u0[t]               internal state
-       s[t] = scale_x*x[t]                                 skip term; u3 if K = 4, else 0 without x
+       s[t] = scale_x*x[t]                                 skip term; 0 without x; if K = 4, u3[t]
        h[t] = r[t]*mask_c*(g(c[t]) - s[t]) + s[t]          output; g(c) = c, or tanh(c) if use_tanh
 
    Backward goes from T-1 down to 0. dc[t] starts as what the last line made of it at step t+1; zf
@@ -389,9 +393,10 @@ SRUDEF void *sru_read_file(const char *path, size_t *size, char *error);
    K = 2 is SSRU: u is [candidate | forget], and h[t] = mask_c*g(c[t]) + s[t] with g(c) = max(c, 0)
    and g'(0) = 0, so that ds[t] = dh[t]. G, the number of gates, is 1 here, else 2.  Kim et al. 2019
 
-   In padded steps c[t] = c[t-1] and h[t] = 0, whatever u, x, vt and dh are there. If bidirectional,
-   columns N/2 ... N-1 go from T-1 down to 0, and each direction's skip term is its own half of x.
-   In one direction, if neither u nor c is wanted, h may be x, and also a if A is N. */
+   In padded steps c[t] = c[t-1] and h[t] = 0, whatever u, x, vt and dh are there; du, dx and dvt
+   are 0. If bidirectional, columns N/2 ... N-1 go from T-1 down to 0, and each direction's skip
+   term is its own half of x. In one direction, if neither u nor c is wanted, h may be x, and also a
+   if A is N. */
 typedef struct sru_scan {
     size_t         T, B, N, A;              /* A: width of a (I, P or N), without a default */
     int            K;                       /* 2, 3 or 4 */
@@ -524,12 +529,14 @@ struct sru_backend {
 
     /* y[t] = beta y[t] + x[t]*mask   x, y (T,n), may be the same; x NULL: y[t] = mask; beta 0 or 1
        mask (n), the same for all t. NULL: 0 with probability p, else 1/(1-p), drawn from
-       (ctx->seed, ctx->step, id), with id < 2^31 and another one for each use and each attention.
+       (ctx->seed, ctx->step, id). id: any below 2^31, for networks have those from there on, but
+       another one for each use and each attention.
        Backward is the same call on dy. Without a mask, p 0 and beta 1 give y += x */
     sru_status (*dropout)(const sru_context *, float *y, const float *x, const float *mask, float p,
                           uint32_t id, float beta, size_t T, size_t n);
 
-    /* *loss = -sum of log softmax(y)[target], in nats;   dy = scale*(softmax(y) - onehot(target))
+    /* *loss = -sum of log softmax(y)[target], in nats, without the scale
+       dy = scale*(softmax(y) - onehot(target))
        y, dy (rows,n), may be the same; dy NULL: not wanted
        targets (rows); < 0: row left out, dy 0; n or more: SRU_EINVAL, on GPUs *loss is NaN */
     sru_status (*softmax_loss)(const sru_context *, double *loss, float *dy, const float *y,
@@ -539,7 +546,8 @@ struct sru_backend {
     sru_status (*norm)(const sru_context *, double *norm, const float *g, size_t n);
 
     /* Update number t = 1, 2, ... of p by the gradient scale*g; then sets g = 0. m and v are its
-       moments, zeros at first.                                  Loshchilov and Hutter 2019
+       moments, zeros at first. Tensors may have a call each, with an lr and a decay of their own.
+                                                                 Loshchilov and Hutter 2019
        p -= lr*(m1/(sqrt(v1) + eps) + decay*p), with m1 = m/(1 - beta1^t), v1 = v/(1 - beta2^t) */
     sru_status (*adamw)(const sru_context *, float *p, float *m, float *v, float *g, float scale,
                         float lr, float beta1, float beta2, float eps, float decay, uint64_t t,
@@ -559,10 +567,11 @@ typedef enum sru_cuda_math {    /* of products with SRU_PLAIN weights. Those wit
     SRU_CUDA_FLOAT32 = 0,
     SRU_CUDA_TF32,              /* of float32 with 10 bits of fraction */
     SRU_CUDA_BF16,              /* of bfloat16 */
-    SRU_CUDA_FP16               /* of float16; in backward of bfloat16, for its range */
+    SRU_CUDA_FP16               /* of float16: a scan keeps products so, at most 65504, if it
+                                   returns no u. In backward of bfloat16, for its range */
 } sru_cuda_math;
-SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math, char *error);
-SRUDEF void sru_cuda_close(const sru_backend *);
+extern const sru_backend *sru_cuda_open(void *stream, sru_cuda_math, char *error);
+extern void sru_cuda_close(const sru_backend *);
 #endif
 
 #ifdef __cplusplus
@@ -1293,8 +1302,8 @@ static uint32_t sru__pack_lane(sru_type type, const float *x, float scale)
 
 /* Packs rows `row` ... row+n-1 of the source into panels of 16, ordered by k. The last panel is
    filled up with zeros. F32: 16 floats for each value of k. BF16: 16 pairs for every two values of
-   k. Q8: 16 scales, then 16 quadruples of bytes for every four values of k. */
-static void sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
+   k. Q8: 16 scales, then 16 quadruples of bytes for every four values of k. Returns their bytes. */
+static size_t sru__pack(void *packed, sru_type type, const sru__source *from, size_t row, size_t n)
 {
     enum { RUN = 32 };          /* of k at a time: rows of a transposed source share cache lines */
     const size_t k = from->cols, panel = sru__packed_panel(type, k), each = sru__per_lane(type);
@@ -1335,6 +1344,7 @@ static void sru__pack(void *packed, sru_type type, const sru__source *from, size
                 }
         }
     }
+    return (size_t)(out - (char *)packed);
 }
 
 static size_t sru__cpu_pack(const sru_context *ctx, void *packed, sru_type type, const float *w,
@@ -2184,7 +2194,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     status = sru__scan_open(&r, c, args, "scan_forward");
     if (status) return status;
     in_place = s->T && s->B && s->w && s->a && s->a == s->h;
-    if (in_place && (s->bidirectional || s->A != s->N))
+    if (in_place && !c->measure && (s->bidirectional || s->A != s->N))
         return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h may be a in one direction only, and where "
                          "A %u is N %u", s->A, s->N);
     if (s->T && s->B && s->N && !s->h)
@@ -3662,6 +3672,8 @@ typedef struct sru__slot {
 enum { SRU__DROP_X, SRU__DROP_C, SRU__DROP_OUT, SRU__DROP_P, SRU__DROP_ATTENTION, SRU__DROPS };
 
 typedef struct sru__layer {
+    const sru_config *f;
+    sru_type type;              /* of the weights */
     int l;                      /* the layer's number, from 0 on */
     size_t in, N, K, P;         /* P = 0: no projection */
     size_t before;              /* the sum of all earlier layers' `in` */
@@ -3725,10 +3737,9 @@ static size_t sru__state_floats(const sru_config *f)
 /* The largest of all widths: those of the input, the layers and the projections. */
 static size_t sru__widest(const sru_config *f)
 {
-    size_t most = sru__max(sru__max((size_t)f->input_size, sru__width(f)),
-                           (size_t)f->projection_size);
+    size_t most = sru__max((size_t)f->input_size, sru__width(f));
     int l;
-    for (l = 0; l < sru__layers(f); l++) most = sru__max(most, (size_t)f->projection_sizes[l]);
+    for (l = 0; l < sru__layers(f); l++) most = sru__max(most, sru__projection(f, l));
     return most;
 }
 
@@ -3740,18 +3751,17 @@ static int sru__input_first(const sru_config *f)
 /* Adds tensor i to a layer. Tensors must be added in the order of their numbers. Zeros follow
    alpha, a single float: without them the matrices of later layers would be misaligned, and
    products with them slow on GPUs. */
-static void sru__put_slot(sru__layer *y, const sru_config *f, sru_type type, int i,
-                          const char *name, size_t rows, size_t cols)
+static void sru__put_slot(sru__layer *y, int i, const char *name, size_t rows, size_t cols)
 {
     sru__slot *s = &y->slot[i];
     s->name = name;
     s->rows = rows;
     s->cols = cols;
-    s->groups = i < SRU__WEIGHT ? 1 : i > SRU__WEIGHT ? 0 : y->K * (f->bidirectional ? 2 : 1);
+    s->groups = i < SRU__WEIGHT ? 1 : i > SRU__WEIGHT ? 0 : y->K * (y->f->bidirectional ? 2 : 1);
     s->interleave = i == SRU__WEIGHT ? (int)y->K : 0;
-    s->transpose = f->arch == SRU_ARCH_SRU && i != SRU__INPUT && i <= SRU__WEIGHT;
+    s->transpose = y->f->arch == SRU_ARCH_SRU && i != SRU__INPUT && i <= SRU__WEIGHT;
     s->at = y->end;
-    y->end += sru__tensor_bytes(type, s);
+    y->end += sru__tensor_bytes(y->type, s);
     if (i == SRU__ALPHA) y->end = (y->end + 63) / 64 * 64;
 }
 
@@ -3771,6 +3781,8 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
         y->ring += sru__ring(f, l - 1);
     }
     sru__clear(y->slot, sizeof y->slot);
+    y->f = f;
+    y->type = type;
     y->l = l;
     y->N = sru__width(f);
     y->in = l > 0 || sru__input_first(f) ? y->N : (size_t)f->input_size;
@@ -3788,32 +3800,27 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     y->projected_norm = plus && !f->no_attn_layer_norm;
 
     if (l == 0 && sru__input_first(f))
-        sru__put_slot(y, f, type, SRU__INPUT, "input_to_hidden.weight", y->N,
-                      (size_t)f->input_size);
+        sru__put_slot(y, SRU__INPUT, "input_to_hidden.weight", y->N, (size_t)f->input_size);
     if (y->P)
-        sru__put_slot(y, f, type, SRU__PROJECTION, old ? "weight_proj"
+        sru__put_slot(y, SRU__PROJECTION, old ? "weight_proj"
                       : plus ? "transform_module.linear1.weight" : "transform_module.0.weight",
                       y->P, y->in);
     if (y->attention)
-        sru__put_slot(y, f, type, SRU__KEYS_VALUES, "transform_module.linear2.weight", 2 * y->P,
-                      y->P);
-    sru__put_slot(y, f, type, SRU__WEIGHT, old ? "weight" : y->attention
-                  ? "transform_module.linear3.weight" : plus ? "transform_module.linear2.weight"
-                  : y->P ? "transform_module.1.weight" : "transform_module.weight", y->K * y->N,
-                  y->P ? y->P : y->in);
-    sru__put_slot(y, f, type, SRU__WEIGHT_C, "weight_c", 2 * y->N, 1);
-    sru__put_slot(y, f, type, SRU__BIAS, "bias", 2 * y->N, 1);
+        sru__put_slot(y, SRU__KEYS_VALUES, "transform_module.linear2.weight", 2 * y->P, y->P);
+    sru__put_slot(y, SRU__WEIGHT, old ? "weight" : y->attention ? "transform_module.linear3.weight"
+                  : plus ? "transform_module.linear2.weight" : y->P ? "transform_module.1.weight"
+                  : "transform_module.weight", y->K * y->N, y->P ? y->P : y->in);
+    sru__put_slot(y, SRU__WEIGHT_C, "weight_c", 2 * y->N, 1);
+    sru__put_slot(y, SRU__BIAS, "bias", 2 * y->N, 1);
     if (y->norm) {
         const size_t n = y->norm == 1 ? y->in : y->N;
-        sru__put_slot(y, f, type, SRU__GAIN, "layer_norm.weight", n, 1);
-        sru__put_slot(y, f, type, SRU__SHIFT, "layer_norm.bias", n, 1);
+        sru__put_slot(y, SRU__GAIN, "layer_norm.weight", n, 1);
+        sru__put_slot(y, SRU__SHIFT, "layer_norm.bias", n, 1);
     }
-    if (y->attention) sru__put_slot(y, f, type, SRU__ALPHA, "transform_module.alpha", 1, 1);
+    if (y->attention) sru__put_slot(y, SRU__ALPHA, "transform_module.alpha", 1, 1);
     if (y->projected_norm) {
-        sru__put_slot(y, f, type, SRU__PROJECTED_GAIN, "transform_module.layer_norm.weight", y->P,
-                      1);
-        sru__put_slot(y, f, type, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y->P,
-                      1);
+        sru__put_slot(y, SRU__PROJECTED_GAIN, "transform_module.layer_norm.weight", y->P, 1);
+        sru__put_slot(y, SRU__PROJECTED_SHIFT, "transform_module.layer_norm.bias", y->P, 1);
     }
     y->slot[SRU__SLOTS].name = "scale_x";
     y->slot[SRU__SLOTS].rows = y->slot[SRU__SLOTS].cols = 1;
@@ -3922,8 +3929,7 @@ static int sru__through_rings(const sru_config *f, const sru_io *io)
     return f->window && !io->tape && !io->memory && !io->attn_mask;
 }
 
-static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer *y,
-                     const sru_io *io, sru__kept *k)
+static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io, sru__kept *k)
 {
     const size_t rows = io->T * io->B;
     int ok = 1;
@@ -3942,10 +3948,10 @@ static int sru__keep(sru_context *memory, const sru_config *f, const sru__layer 
     if (!io->tape) return ok;
     if (y->attention) {
         SRU__KEEP(attended, rows * y->P);
-        SRU__KEEP(softmax, rows * 2 * sru__heads(f));
+        SRU__KEEP(softmax, rows * 2 * sru__heads(y->f));
     }
     if (y->projected_norm) SRU__KEEP(p_stats, rows * 2);
-    if (y->l > 0 || sru__input_first(f)) SRU__KEEP(in, rows * y->in);
+    if (y->l > 0 || sru__input_first(y->f)) SRU__KEEP(in, rows * y->in);
     if (y->norm) SRU__KEEP(stats, rows * 2);
     SRU__KEEP(u, rows * y->K * y->N);
     SRU__KEEP(c, rows * y->N);
@@ -3973,7 +3979,7 @@ static sru_status sru__tape(const sru_context *c, size_t *measure, const sru_mod
     ok = *state != NULL;
     for (l = 0; l < sru__layers(f) && ok; l++) {
         sru__next_layer(&y, f, m->type, l);
-        ok = sru__keep(&tape, f, &y, io, &kept[l]);
+        ok = sru__keep(&tape, &y, io, &kept[l]);
     }
     return ok ? SRU_OK : sru__no_memory(c);
 }
@@ -4289,7 +4295,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             sru__next_layer(&y, f, m->type, l);
             if (!io->tape) {
                 memset(y.drop, 0, sizeof y.drop);
-                if (!sru__keep(&layer, f, &y, &part, k)) return sru__no_memory(c);
+                if (!sru__keep(&layer, &y, &part, k)) return sru__no_memory(c);
             }
             if (io->saved && io->saved[l])
                 status = in ? c->op->copy(c, io->saved[l] + t0 * B * y.in, in, rows * y.in * 4)
@@ -4371,8 +4377,7 @@ static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model
     sru_scan s = *layer;
     sru_status status;
     if (!du) return sru__no_memory(&c);
-    s.w = NULL;
-    s.da = s.dw = NULL;
+    s.w = NULL;                         /* leaves da and dw alone */
     status = c.op->scan_backward(&c, &s);
     if (!status) status = c.op->copy(&c, du, NULL, V * n * 4);
     if (!status)
@@ -4574,7 +4579,7 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
         const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
         const size_t rows = y.slot[SRU__WEIGHT].rows, cols = y.slot[SRU__WEIGHT].cols;
         float *w[SRU__SLOTS];
-        double v = (double)f->weight_c_init;
+        const double c = (double)f->weight_c_init, v = c > 0 ? c : old ? sru__dsqrt(1.5) : 1;
         for (k = 0; k < SRU__SLOTS; k++) w[k] = sru__tensor(weights, &y, k);
         /* the variance is 1/columns in 2.x, 2/(rows + columns) in 3.0-dev (Glorot and Bengio 2010);
            of the product before layer 0, except in SRU++, it is nn.Linear's 1/(3 columns) */
@@ -4595,7 +4600,6 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
         }
         if (y.drop[SRU__DROP_P] > 0)
             sru__scale(w[SRU__WEIGHT], rows * cols, sru__dsqrt(1 - (double)y.drop[SRU__DROP_P]));
-        if (v == 0) v = old ? sru__dsqrt(1.5) : 1;
         for (k = SRU__WEIGHT_C; k < SRU__SLOTS; k++)
             sru__fill(w[k], y.slot[k].rows, k == SRU__GAIN || k == SRU__PROJECTED_GAIN);
         if (!f->v1) sru__fill_uniform(w[SRU__WEIGHT_C], 2 * y.N, v, seed, l, SRU__WEIGHT_C);
@@ -4939,7 +4943,6 @@ static sru_status sru__open(sru__json *file, const void *bytes, size_t size, cha
     const unsigned char *p = (const unsigned char *)bytes;
     sru__json j;
     sru__entry e;
-    size_t total = 0;
     uint64_t n, places = sru__mix(0);
     if (error) error[0] = 0;
     if (!bytes) return sru__say(error, "the file is NULL"), SRU_EINVAL;
@@ -4957,15 +4960,12 @@ static sru_status sru__open(sru__json *file, const void *bytes, size_t size, cha
                SRU_EFILE;
     *file = sru__json_of((const char *)p + 8, (size_t)n, "the file's header is damaged", error);
     file->data_size = size - 8 - (size_t)n;
-    for (j = *file; sru__next(&j, &e); total += e.end - e.begin)
-        places += sru__mix(e.end) - sru__mix(e.begin);
+    for (j = *file; sru__next(&j, &e);) places += sru__mix(e.end) - sru__mix(e.begin);
     if (j.bad) return SRU_EFILE;
     file->metadata = j.metadata;
-    if (total != file->data_size)
-        return sru__say(error, "the tensors take up %u bytes, but the file has %u bytes of data",
-                        total, file->data_size), SRU_EFILE;
     if (places != sru__mix(file->data_size))
-        return sru__say(error, "the file is damaged: some of its tensors overlap"), SRU_EFILE;
+        return sru__say(error, "the file is damaged: its tensors overlap, or do not take up its %u "
+                        "bytes of data", file->data_size), SRU_EFILE;
     return SRU_OK;
 }
 
@@ -5356,18 +5356,11 @@ static sru_status sru__check_scale(const sru__json *file, const sru__entry *e, c
 static void sru__load_tensor(const sru__entry *e, const sru__walk *w)
 {
     const sru__source from = sru__source_of(e, &w->t);
-    const sru__slot *s = &w->y.slot[w->i];
+    const size_t groups = w->y.slot[w->i].groups, n = from.rows / sru__max(1, groups);
     char *out = (char *)w->t.data;
-    size_t g, n;
-    if (!s->groups || w->m->type == SRU_PLAIN) {
-        sru__copy_values(w->t.data, &from);
-        return;
-    }
-    n = s->rows / s->groups;
-    for (g = 0; g < s->groups; g++) {
-        sru__pack(out, w->m->type, &from, g * n, n);
-        out += sru__ceil(n, SRU__PANEL) * sru__packed_panel(w->m->type, s->cols);
-    }
+    size_t g;
+    if (!groups || w->m->type == SRU_PLAIN) sru__copy_values(w->t.data, &from);
+    else for (g = 0; g < groups; g++) out += sru__pack(out, w->m->type, &from, g * n, n);
 }
 
 /* Checks all tensors whose names begin with the prefix, in the order of the file. If the model has

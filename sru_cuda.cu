@@ -26,6 +26,7 @@
 #include <initializer_list>
 #include <limits.h>
 #include <math.h>
+#include <new>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -283,22 +284,8 @@ template <unit UNIT> __device__ __forceinline__ float activation(float c)
 }
 
 /* What is prepared for a step before its turn comes. */
-template <bool EXTRA> struct alignas(16) forward_ready {
-    float u0, zf, zr, x;
-    __device__ void extra(float, float, bool) {}
-    __device__ float wf(float v) const { return v; }
-    __device__ float wr(float v) const { return v; }
-    __device__ bool padded() const { return false; }
-};
-
-template <> struct alignas(16) forward_ready<true> {
-    float u0, zf, zr, x, vf, vr;
-    bool pad;
-    __device__ void extra(float f, float r, bool p) { vf = f, vr = r, pad = p; }
-    __device__ float wf(float v) const { return v + vf; }
-    __device__ float wr(float v) const { return v + vr; }
-    __device__ bool padded() const { return pad; }
-};
+template <bool EXTRA> struct alignas(16) forward_ready { float u0, zf, zr, x; };
+template <> struct alignas(16) forward_ready<true> { float u0, zf, zr, x, vf, vr; bool pad; };
 
 /* U, S, H: types of u, of the skip term, and of h and c. If columns are many, eight blocks should
    fit on a multiprocessor at a time. */
@@ -331,15 +318,18 @@ scan_forward_kernel(const sru_scan s, size_t ldc, const U *u, const S *skip)
         y.zf = fmaf(get(v.u1), MINUS_LOG2E, from.bf);
         y.zr = fmaf(get(v.u2), MINUS_LOG2E, from.br);
         y.x  = get(v.x)*from.scale;
-        y.extra(v.vf*MINUS_LOG2E, v.vr*MINUS_LOG2E, v.pad);
+        if constexpr (EXTRA) y.vf = v.vf*MINUS_LOG2E, y.vr = v.vr*MINUS_LOG2E, y.pad = v.pad;
         return y;
     };
     auto step = [&](const ready &y, int t) {
-        const float f = sigmoid(fmaf(y.wf(vf), c, y.zf));
-        const float r = UNIT == SSRU ? 1 : sigmoid(fmaf(y.wr(vr), c, y.zr));
-        c = y.padded() ? c : fmaf(c - y.u0, f, y.u0);
+        float wf = vf, wr = vr;
+        bool pad = false;
+        if constexpr (EXTRA) wf += y.vf, wr += y.vr, pad = y.pad;
+        const float f = sigmoid(fmaf(wf, c, y.zf));
+        const float r = UNIT == SSRU ? 1 : sigmoid(fmaf(wr, c, y.zr));
+        c = pad ? c : fmaf(c - y.u0, f, y.u0);
         const float g = activation<UNIT>(c);
-        put(h.at(t), y.padded() ? 0 : fmaf(UNIT == SSRU ? g : g - y.x, r*keep, y.x));
+        put(h.at(t), pad ? 0 : fmaf(UNIT == SSRU ? g : g - y.x, r*keep, y.x));
         if (has_c) put(cs.at(t), c);
     };
 
@@ -504,12 +494,6 @@ template <class S> __global__ void narrow_kernel(S *y, const float *x, size_t n)
 #pragma unroll
     for (int k = 0; k < NARROW/256; k++)
         if (at + k*256 < n) put(y + at + k*256, v[k]);
-}
-
-/* Sets each row of y (rows,n) to b. */
-__global__ void fill_rows_kernel(float *y, const float *b, size_t n)
-{
-    for (size_t j = threadIdx.x; j < n; j += blockDim.x) y[blockIdx.x*n + j] = b[j];
 }
 
 /* A block has one row. Each thread keeps up to KEPT values of it; any others are read each time. */
@@ -926,36 +910,25 @@ __global__ void softmax_loss_kernel(double *losses, float *dy, const float *y,
         dy[j] = target < 0 ? 0 : expf(y[j] - most)*by - (j == (size_t)target ? scale : 0);
 }
 
-/* parts[block] = the sum of squares of the block's share of g. 4 bytes a value. */
-__global__ void squares_kernel(double *parts, const float *g, size_t n)
+/* out[block] = the sum of the block's share of the values (SUM), its root (ROOT), out + the sum
+   (ADD), or the sum of the values' squares (SQUARES). 256 threads. */
+enum total { SUM, ROOT, ADD, SQUARES };
+
+template <total WHAT, class Y = double, class X = double>
+__global__ void total_kernel(Y *out, const X *values, size_t n)
 {
     __shared__ double sums[256];
     double sum = 0;
     for (size_t i = (size_t)blockIdx.x*256 + threadIdx.x; i < n; i += (size_t)gridDim.x*256)
-        sum += (double)g[i]*(double)g[i];
-    sums[threadIdx.x] = sum;
-    for (unsigned half = 128; half; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-    }
-    if (threadIdx.x == 0) parts[blockIdx.x] = sums[0];
-}
-
-/* *out = the sum of all values (SUM), its root (ROOT), or *out + the sum (ADD). One block. */
-enum total { SUM, ROOT, ADD };
-
-template <class Y> __global__ void total_kernel(Y *out, const double *values, size_t n, total what)
-{
-    __shared__ double sums[256];
-    double sum = 0;
-    for (size_t i = threadIdx.x; i < n; i += 256) sum += values[i];
+        sum += WHAT == SQUARES ? (double)values[i]*(double)values[i] : (double)values[i];
     sums[threadIdx.x] = sum;
     for (unsigned half = 128; half; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
     }
     if (threadIdx.x) return;
-    *out = (Y)(what == ROOT ? sqrt(sums[0]) : what == ADD ? *out + sums[0] : sums[0]);
+    out += blockIdx.x;
+    *out = (Y)(WHAT == ROOT ? sqrt(sums[0]) : WHAT == ADD ? *out + sums[0] : sums[0]);
 }
 
 /* p -= lr*(m1/(sqrt(v1) + eps) + decay*p), see sru.h. 32 bytes a value. */
@@ -1032,6 +1005,7 @@ bool on_device(const void *p)
 /* A pointer that the GPU cannot read is reported here, before it causes a fault there. */
 struct named { const char *name; const void *p; };
 #define P(p) { #p, p }
+#define P_IF(n, p) { #p, (n) ? (p) : NULL }     /* without elements, it may be at any address */
 
 sru_status check_pointers(const sru_context *c, const char *name, std::initializer_list<named> list)
 {
@@ -1298,14 +1272,16 @@ sru_status linear_forward(const sru_context *ctx, float *y, const float *x, cons
     if (!y || (k && (!x || !w)))
         return fail(ctx, SRU_EINVAL, "%s: y, x and w must not be NULL", name);
     TRY(check_type(ctx, name, type));
-    TRY(check_pointers(ctx, name, {P(y), {"x", k ? x : NULL}, {"w", k ? w : NULL}, P(b)}));
+    TRY(check_pointers(ctx, name, {P(y), P_IF(k, x), P_IF(k, w), P(b)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         const cudaDataType t = weights_type(c, type);
-        const void *wt = w, *xt;
-        if (type == SRU_PLAIN) TRY(operand(c, name, &wt, w, CUDA_R_32F, n*k, t));
+        const void *wt, *xt;
+        TRY(operand(c, name, &wt, w, type_of(type), n*k, t));
         TRY(operand(c, name, &xt, x, CUDA_R_32F, rows*k, t));
         if (c->measure) return SRU_OK;
-        if (b) TRY(launch(c, name, fill_rows_kernel, rows, 1, 128, y, b, n));
+        if (b)                                  /* each row of y is b at first */
+            TRY(launch(c, name, dropout_kernel, ceil_div(n, 256), rows < 64 ? rows : 64, 256, y,
+                       nullptr, b, 0, 0, 0, rows, n));
         if (!k) return b ? SRU_OK : copy(c, y, NULL, rows*n*4);
         return gemm(c, name, {y, CUDA_R_32F, n}, {xt, t, k}, {wt, t, k, true}, rows, n, k, 1,
                     b ? 1.0f : 0.0f);
@@ -1344,7 +1320,8 @@ sru_status linear_backward(const sru_context *ctx, float *dx, float *dw, float *
         return fail(ctx, SRU_EINVAL, "%s: dy, x and w must not be NULL", name);
     if (dx && rows && k && beta != 0 && beta != 1)
         return fail(ctx, SRU_EINVAL, "%s: beta must be 0 or 1", name);
-    if (rows) TRY(check_pointers(ctx, name, {P(dx), P(dw), P(db), P(dy), P(x), P(w)}));
+    if (rows) TRY(check_pointers(ctx, name, {P_IF(k, dx), P_IF(k, dw), P(db), P(dy), P_IF(k, x),
+                                             P_IF(k, w)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         if (db && rows) {
             sru_context inner = *c;
@@ -1384,12 +1361,12 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
     if (s->w && s->type != SRU_PLAIN && s->storage != SRU_PLAIN && s->type != s->storage)
         return fail(c, SRU_EINVAL, "%s: packed weights and storage must be of one type", name);
     if (!s->B || !s->N) return SRU_OK;      /* arrays without elements may be at any address */
-    TRY(check_pointers(c, name, {P(s->w), P(s->v), P(s->bias), P(s->mask_c), P(s->c0), P(s->cT),
-                                 P(s->dc), P(s->dw), P(s->dv), P(s->dbias)}));
+    TRY(check_pointers(c, name, {P_IF(s->A, s->w), P(s->v), P(s->bias), P(s->mask_c), P(s->c0),
+                                 P(s->cT), P(s->dc), P_IF(s->A, s->dw), P(s->dv), P(s->dbias)}));
     if (!s->T) return SRU_OK;
-    return check_pointers(c, name, {P(s->a), P(s->u), P(s->vt), P(s->mask_pad), P(s->h),
-                                    {"s->x", s->K < 4 ? s->x : NULL},
-                                    P(s->c), P(s->dh), P(s->du), P(s->dx), P(s->da), P(s->dvt)});
+    return check_pointers(c, name, {P_IF(s->A, s->a), P(s->u), P(s->vt), P(s->mask_pad), P(s->h),
+                                    P_IF(s->K < 4, s->x), P(s->c), P(s->dh), P(s->du), P(s->dx),
+                                    P_IF(s->A, s->da), P(s->dvt)});
 }
 
 /* u (rows,K,N) = a (rows,A) w'. Packed, w consists of groups of D rows: see pack in sru.h. */
@@ -1471,7 +1448,7 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
     TRY(check_scan(ctx, args, name));
     if (args->T && args->B && args->N && !args->h)
         return fail(ctx, SRU_EINVAL, "%s: h must not be NULL", name);
-    if (args->T && args->B && args->w && args->a && args->a == args->h
+    if (!ctx->measure && args->T && args->B && args->w && args->a && args->a == args->h
         && (args->bidirectional || args->A != args->N))
         return fail(ctx, SRU_EINVAL, "%s: h may be a in one direction only, and where A %zu is "
                     "N %zu", name, args->A, args->N);
@@ -1483,27 +1460,19 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         const cudaDataType u_type = s.u ? stored : type;
         const size_t size = size_of(stored);
         const void *w = s.w;
-        size_t steps = T, t = 0, rows;
+        size_t steps = T, rows = T*s.B, t = 0;
         void *u = s.u;
         if (s.scale_x == 0) s.scale_x = 1;
         /* u for `steps` steps at a time, in even parts; for all if a direction starts at the end */
-        if (s.w && !s.u && !s.bidirectional && row) {
-            const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/row;
-            steps = some < 1 ? 1 : some < T ? ceil_div(T, ceil_div(T, some)) : T;
-        }
-        rows = steps*s.B;
-        if (c->measure && steps < T) {          /* enough for fewer steps or sequences, too */
+        if (s.w && !s.u && !s.bidirectional && T && row) {
             const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/((size_t)s.K*s.N);
-            rows = some < s.B ? s.B : some < T*s.B ? some : T*s.B;
+            rows = some < s.B ? s.B : some < rows ? some : rows;
+            steps = ceil_div(T, ceil_div(T, rows/s.B));
         }
         if (s.w && !s.u) u = take<char>(c, product({rows, (size_t)s.K*s.N, size_of(u_type)}));
-        if (!s.cT && steps < T) {               /* carries the state from chunk to chunk */
-            s.cT = take<float>(c, s.B*ldc);
-            if (!s.cT) return no_memory(c, name);
-        }
-        if (s.w && !u) return no_memory(c, name);
-        if (s.w && s.type == SRU_PLAIN)
-            TRY(operand(c, name, &w, s.w, CUDA_R_32F, (size_t)s.K*s.N*s.A, type));
+        if (!s.cT && steps < T) s.cT = take<float>(c, s.B*ldc);     /* from chunk to chunk */
+        if ((s.w && !u) || (steps < T && !s.cT)) return no_memory(c, name);
+        if (s.w) TRY(operand(c, name, &w, s.w, type_of(s.type), (size_t)s.K*s.N*s.A, type));
         if (!row) return SRU_OK;
         do {                                    /* for no steps, too: cT is then c0 */
             sru_context chunk = *c;
@@ -1620,9 +1589,9 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
     if (s->T && s->B && (!s->q || !s->kv))
         return fail(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
     if (!s->B) return SRU_OK;
-    if (!s->T) return check_pointers(c, name, {P(s->dkv)});
+    if (!s->T) return check_pointers(c, name, {P_IF(s->M, s->dkv)});
     return check_pointers(c, name, {P(s->q), P(s->kv), P(s->alpha), P(s->mask_pad),
-                                    {"s->memory_mask_pad", s->M ? s->memory_mask_pad : NULL},
+                                    P_IF(s->M, s->memory_mask_pad),
                                     P(s->attn_mask), P(s->ring), P(s->o), P(s->a), P(s->stats),
                                     P(s->dout), P(s->dq), P(s->dkv), P(s->dalpha)});
 }
@@ -1653,14 +1622,14 @@ size_t ring_steps(const sru_attention *s, size_t most)
     return n < 1 ? 1 : n < most ? n : most;
 }
 
-/* Floats of scores at a time; in a measuring call, enough for fewer steps or sequences, too. */
-size_t scores_size(const sru_context *c, const sru_attention *s)
+/* Floats for the scores at a time; enough for fewer steps or sequences, too. */
+size_t scores_size(const sru_attention *s)
 {
     const size_t most = s->ring && s->T > RING_STEPS ? (size_t)RING_STEPS : s->T;
     const size_t one = s->ring ? s->B*(size_t)s->H*s->window : s->M + s->T;
     const size_t all = s->ring ? most*one : s->B*most*one;
     const size_t n = s->ring ? ring_steps(s, most)*one : queries(s)*sequences(s)*one;
-    return !c->measure || n == all ? n : SCORES > one ? (size_t)SCORES : one;
+    return n == all ? n : SCORES > one ? (size_t)SCORES : one;
 }
 
 /* Calls body(k) for each head and block of sequences and queries; k is what these see. */
@@ -1710,7 +1679,7 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
     if (!s->o) return fail(ctx, SRU_EINVAL, "%s: o must not be NULL", name);
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         const size_t hd = s->P/(size_t)s->H, n = s->T*s->B*s->P;
-        float *scores = take<float>(c, scores_size(c, s));
+        float *scores = take<float>(c, scores_size(s));
         float *a = s->a ? s->a : s->o;
         if (!scores) return no_memory(c, name);
         if (c->measure) return SRU_OK;
@@ -1755,13 +1724,13 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
         const size_t heads = s->B*(size_t)s->H, hd = s->P/(size_t)s->H, S = s->M + s->T;
         double *dots = take<double>(c, heads*s->T);
         float *da = take<float>(c, s->T*s->B*s->P);
-        float *scores = take<float>(c, scores_size(c, s)), *ds = take<float>(c, scores_size(c, s));
+        float *scores = take<float>(c, scores_size(s)), *ds = take<float>(c, scores_size(s));
         if (!da || !dots || !scores || !ds) return no_memory(c, name);
         if (c->measure) return SRU_OK;
         TRY(launch(c, name, attention_output_backward_kernel, ceil_div(heads*s->T, 4), 1, 4*WARP,
                    *s, da, dots));
         if (s->dalpha)
-            TRY(launch(c, name, total_kernel<float>, 1, 1, 256, s->dalpha, dots, heads*s->T, ADD));
+            TRY(launch(c, name, total_kernel<ADD, float>, 1, 1, 256, s->dalpha, dots, heads*s->T));
         TRY(copy(c, s->dkv, NULL, S*s->B*2*s->P*4));
         return each_block(c, s, [&](const seen &k) -> sru_status {
             const matrix keys = head_of(s, s->kv, k, k.k0, 2);
@@ -1848,7 +1817,7 @@ sru_status check_embedding(const sru_context *c, const char *name, const float *
     if (rows && n && (!y || !tokens || (size && !table)))
         return fail(c, SRU_EINVAL, "%s: no pointer may be NULL", name);
     if (!rows || !n) return SRU_OK;
-    return check_pointers(c, name, {P(y), P(tokens), {"table", size ? table : NULL}});
+    return check_pointers(c, name, {P(y), P(tokens), P_IF(size, table)});
 }
 
 sru_status embedding_forward(const sru_context *ctx, float *y, const int32_t *tokens,
@@ -1896,7 +1865,7 @@ sru_status softmax_loss(const sru_context *ctx, double *loss, float *dy, const f
         return fail(ctx, SRU_EINVAL, "%s: rows %zu, n %zu are too large", name, rows, n);
     if (!loss || (rows && (!targets || (n && !y))))
         return fail(ctx, SRU_EINVAL, "%s: loss, y and targets must not be NULL", name);
-    if (rows) TRY(check_pointers(ctx, name, {P(dy), P(y), P(targets)}));
+    if (rows) TRY(check_pointers(ctx, name, {P_IF(n, dy), P_IF(n, y), P(targets)}));
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         double *losses = take<double>(c, rows + 1), *sum = losses + rows;
         if (!losses) return no_memory(c, name);
@@ -1904,7 +1873,7 @@ sru_status softmax_loss(const sru_context *ctx, double *loss, float *dy, const f
         if (on_device(loss)) sum = loss;
         TRY(launch(c, name, softmax_loss_kernel, ceil_div(rows, ROWS), 1, ROWS*WARP, losses, dy, y,
                    targets, scale, rows, n));
-        TRY(launch(c, name, total_kernel<double>, 1, 1, 256, sum, losses, rows, SUM));
+        TRY(launch(c, name, total_kernel<SUM>, 1, 1, 256, sum, losses, rows));
         return deliver(c, name, loss, sum);
     });
 }
@@ -1925,8 +1894,8 @@ sru_status norm(const sru_context *ctx, double *norm, const float *g, size_t n)
         if (!sums) return no_memory(c, name);
         if (c->measure) return SRU_OK;
         if (on_device(norm)) sum = norm;
-        TRY(launch(c, name, squares_kernel, parts, 1, 256, sums, g, n));
-        TRY(launch(c, name, total_kernel<double>, 1, 1, 256, sum, sums, parts, ROOT));
+        TRY(launch(c, name, total_kernel<SQUARES, double, float>, parts, 1, 256, sums, g, n));
+        TRY(launch(c, name, total_kernel<ROOT>, 1, 1, 256, sum, sums, parts));
         return deliver(c, name, norm, sum);
     });
 }
@@ -1965,13 +1934,14 @@ const sru_backend table = {
 
 } /* namespace */
 
-SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *error)
+const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *error)
 {
-    device *d = new device();
+    device *d = new (std::nothrow) device();
     sru_context c;
     int major = 0, minor = 0, reads = 0, count = 0, shared = 0;
     memset(&c, 0, sizeof c);
     c.error = error;
+    if (!d) return fail(&c, SRU_ENOMEM, "sru_cuda_open: there is no memory"), nullptr;
     d->op = table;
     d->op.kernels = d;
     d->stream = (cudaStream_t)stream;
@@ -2006,7 +1976,7 @@ SRUDEF const sru_backend *sru_cuda_open(void *stream, sru_cuda_math math, char *
     return NULL;
 }
 
-SRUDEF void sru_cuda_close(const sru_backend *op)
+void sru_cuda_close(const sru_backend *op)
 {
     const device *d = op ? (const device *)op->kernels : NULL;
     if (!d) return;

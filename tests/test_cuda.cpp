@@ -1079,6 +1079,15 @@ static void test_empty(void)
     p.T = p.B = 1, p.K = 4, p.u = s.put(floats(12)), p.h = s.blank(3), p.cT = NULL, p.c0 = NULL;
     p.x = here;
     CHECK(!op->scan_forward(&s.ctx, &p), "scan_forward, K 4, with an x: %s", s.error);
+    p.a = here, p.w = here, p.u = NULL;
+    CHECK(!op->scan_forward(&s.ctx, &p) && s.get(p.h, 3) == floats(3, 0), "scan_forward, A 0: %s",
+          s.error);
+    CHECK(!op->linear_backward(&s.ctx, here, here, none, there, here, here, 1, 2, 2, 0),
+          "linear_backward, k 0: %s", s.error);
+    CHECK(!op->softmax_loss(&s.ctx, &loss, here, here, s.put(std::vector<int32_t>(3, -1)), 1, 3, 0),
+          "softmax_loss, n 0: %s", s.error);
+    a.T = a.M = 0, a.dkv = here;
+    CHECK(!op->attention_backward(&s.ctx, &a), "attention_backward, T 0, M 0: %s", s.error);
     CHECK(!op->embedding_forward(&s.ctx, here, (const int32_t *)here, here, 0, 3, 2),
           "embedding_forward, rows 0: %s", s.error);
 
@@ -1086,6 +1095,7 @@ static void test_empty(void)
     p.T = 2, p.B = 1, p.N = 2, p.A = 1, p.K = 3, p.w = there, p.a = p.h = there;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "h may be a in one direction only");
     s.ctx.measure = &need;
+    CHECK(!op->scan_forward(&s.ctx, &p), "h is a where it is measured: %s", s.error);
     expect(op->layernorm_forward(&s.ctx, none, none, none, none, none, 2, 2), SRU_EINVAL, s.error,
            "must not be NULL");
     expect(op->dropout(&s.ctx, none, none, none, 0.1f, 1, 0, 2, 2), SRU_EINVAL, s.error,

@@ -58,6 +58,18 @@ for math in '' =TF32 =BF16 =FP16; do
     run "golden cases, --cuda$math" $dir/test_golden --cuda$math
 done
 
+# ---- a program whose copy of sru.h is static finds it --------------------------------------------
+
+cat > $dir/static.c <<'END'
+#define SRU_STATIC
+#define SRU_IMPLEMENTATION
+#include "sru.h"
+int main(void) { return sru_cuda_open(NULL, SRU_CUDA_FLOAT32, NULL) == NULL; }
+END
+compile $dir/static.c static.o -I. -DSRU_NO_DISPATCH
+link static $dir/static.o $dir/sru_cuda.o
+check 'SRU_STATIC' $dir/static
+
 # ---- a language model comes out the same, whether trained on the CPU or on the GPU ---------------
 
 compile examples/charlm.c charlm.o -O1 -DSRU_NO_DISPATCH
@@ -147,7 +159,7 @@ find()
   cat sru_cuda.cu; } > $dir/faults.cu
 barrier() { plant $1 "/$2/,/^}/s/__syncthreads();/if (FAULT != $1) &/"; }
 barrier 1 'void sum_rows_kernel'
-barrier 2 'void squares_kernel'
+barrier 2 'void total_kernel'
 barrier 3 'float over_block'
 plant 4 '/softmax_loss_kernel(double/,/^}/s/row >= rows/& || (FAULT == 4 \&\& lane >= n)/'
 plant 5 's/const int n = T - t < TILE ? T - t : TILE/& - (FAULT == 5)/'

@@ -2096,6 +2096,7 @@ static void test_errors(void)
 {
     const size_t huge = (size_t)-1/2 + 3;       /* twice that overflows */
     float *f = randoms(64);
+    size_t need = 0;
     int32_t tokens[4] = {0, 1, 0, 1};
     double d;
     sru_context c = context(1);
@@ -2168,6 +2169,9 @@ static void test_errors(void)
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: ldc below N");
     q = s, q.w = f, q.a = q.h, q.bidirectional = 1;
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: in place in two directions");
+    c.measure = &need;
+    CHECK(op->scan_forward(&c, &q) == SRU_OK, "scan: measured by its addresses: %s", message);
+    c.measure = NULL;
     q = s, q.w = f, q.a = q.h, q.A = 1;
     expect(op->scan_forward(&c, &q), SRU_EINVAL, "scan: in place where A is not N");
     expect(op->scan_backward(&c, NULL), SRU_EINVAL, "scan backward NULL");
