@@ -675,7 +675,6 @@ extern void sru_cuda_close(const sru_backend *);
 #define SRU__ROUND(x) __asm__("" : "+w"(x))
 #endif
 #endif
-#define SRU__ALONE __attribute__((__noinline__))
 #define SRU__PREFETCH(at) __builtin_prefetch((const void *)(at), 0, 2)
 /* For all the compiler knows, this changes x: it does not keep what depends on the old value. */
 #define SRU__ANEW(x) __asm__("" : "+r"(x))
@@ -689,7 +688,6 @@ extern void sru_cuda_close(const sru_backend *);
 #else
 #define SRU__INLINE static
 #endif
-#define SRU__ALONE
 #define SRU__PREFETCH(at) ((void)(at))
 #define SRU__ANEW(x) ((void)(x))
 #endif
@@ -747,19 +745,16 @@ static void sru__say(char *error, const char *format, ...)
     va_start(list, format);
     for (; *format; format++) {
         char digits[24], *text = digits + sizeof digits - 1;
-        const char *from = text;
+        const char *from = NULL;
         *text = 0;
-        if (*format != '%') {
-            *--text = *format;
-            from = text;
-        } else if (*++format == 's') {
-            from = va_arg(list, const char *);
-        } else {
+        if (*format != '%') *--text = *format;
+        else if (*++format == 's') from = va_arg(list, const char *);
+        else {
             size_t value = va_arg(list, size_t);
             do *--text = (char)('0' + value % 10);
             while (value /= 10);
-            from = text;
         }
+        if (!from) from = text;
         while (*from && n < SRU_ERROR_SIZE - 1) error[n++] = *from++;
         if ((*from & 0xc0) == 0x80) {               /* cut within a UTF-8 character: drop it */
             while (n && (error[--n] & 0xc0) == 0x80) continue;
@@ -809,7 +804,6 @@ static double sru__dexp(double x)
     double r, term = 1, sum = 1, scale;
     int i, n;
     if (x < -700) return 0;
-    if (x > 700) x = 700;
     n = (int)(x / ln2 + (x < 0 ? -0.5 : 0.5));
     r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;     /* ln 2 in two */
     for (i = 1; i < 20; i++) sum += term *= r / i;
@@ -1090,7 +1084,7 @@ typedef struct sru__kernels {
                   size_t k);
     void (*unpack)(float *out, const void *panel, sru_type type, size_t p0, size_t k);
     void (*row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
-                float *c, size_t plane, int add, int nr);
+                float *c, int add, int nr);
     void (*scan_forward)(const sru__scan_job *);
     void (*attend)(float *s, size_t n, size_t keys, float *most, float *total, float *sums,
                    size_t wide);
@@ -1208,14 +1202,11 @@ static float sru__decode(const unsigned char *p, int dtype)
         memcpy(&y, &wide, 8);
         return (float)y;
     }
-    if (dtype == SRU__NATIVE) {
-        memcpy(&x, p, 4);
-        return x;
-    }
     if (dtype == 1) return sru__from_f16((uint32_t)sru__little(p, 2));
     if (dtype == 5) return (float)(p[0] < 128 ? p[0] : p[0] - 256);     /* I8 */
     if (dtype >= 4) return (float)p[0];                                 /* U8, BOOL */
-    bits = dtype == 2 ? (uint32_t)sru__little(p, 2) << 16 : (uint32_t)sru__little(p, 4);
+    if (dtype == SRU__NATIVE) memcpy(&bits, p, 4);
+    else bits = dtype == 2 ? (uint32_t)sru__little(p, 2) << 16 : (uint32_t)sru__little(p, 4);
     memcpy(&x, &bits, 4);
     return x;
 }
@@ -1445,7 +1436,7 @@ static int sru__strip_width(size_t full, size_t left)
 }
 
 /* Transposes four rows of four values. */
-SRU__INLINE void sru__turn(float *out, const size_t width, const float *a, size_t row)
+SRU__INLINE void sru__turn(float *out, const float *a, size_t row)
 {
     size_t i, j;
 #ifdef SRU__SHUFFLE
@@ -1463,17 +1454,16 @@ SRU__INLINE void sru__turn(float *out, const size_t width, const float *a, size_
     r[2] = SRU__SHUFFLE(t[2], t[3], 0, 4, 1, 5);
     r[3] = SRU__SHUFFLE(t[2], t[3], 2, 6, 3, 7);
     SRU__UNROLL
-    for (i = 0; i < 4; i++) memcpy(out + i * width, &r[i], sizeof *r);
+    for (i = 0; i < 4; i++) memcpy(out + i * SRU__PANEL, &r[i], sizeof *r);
 #else
     for (i = 0; i < 4; i++)
-        for (j = 0; j < 4; j++) out[j * width + i] = a[i * row + j];
+        for (j = 0; j < 4; j++) out[j * SRU__PANEL + i] = a[i * row + j];
 #endif
 }
 
 /* Transposes n rows, reading a whole cache line of each at a time. If rows lie end to end, those
    behind them are likely to be needed next, and are prefetched. */
-SRU__INLINE void sru__turn_rows(float *out, const size_t width, const float *a, const size_t n,
-                                size_t row, size_t k)
+SRU__INLINE void sru__turn_rows(float *out, const float *a, const size_t n, size_t row, size_t k)
 {
     size_t i, p, q, end;
     for (p = 0; p < k; p = end) {
@@ -1484,9 +1474,10 @@ SRU__INLINE void sru__turn_rows(float *out, const size_t width, const float *a, 
             for (q = p; q < end; q += 4) {
                 size_t r, c;
                 if (i + 4 <= n && q + 4 <= end)
-                    sru__turn(out + q * width + i, width, a + i * row + q, row);
+                    sru__turn(out + q * SRU__PANEL + i, a + i * row + q, row);
                 else for (r = i; r < sru__min(i + 4, n); r++)
-                    for (c = q; c < sru__min(q + 4, end); c++) out[c * width + r] = a[r * row + c];
+                    for (c = q; c < sru__min(q + 4, end); c++)
+                        out[c * SRU__PANEL + r] = a[r * row + c];
             }
     }
 }
@@ -1518,8 +1509,8 @@ static void sru__interleave(float *out, size_t width, const float *a, size_t n, 
         else if (known == 6) sru__gather(out, 6, a, 6, col, k);
         else sru__gather(out, width, a, n, col, k);
     }
-    else if (known == SRU__PANEL) sru__turn_rows(out, SRU__PANEL, a, SRU__PANEL, row, k);
-    else sru__turn_rows(out, width, a, n, row, k);      /* a panel that is not full */
+    else if (known) sru__turn_rows(out, a, SRU__PANEL, row, k);
+    else sru__turn_rows(out, a, n, row, k);
 }
 
 /* C (m,n) = A (m,k) B (k,n) + bias, or C += that if add. Element (i,p) of A is a[i*a_row +
@@ -1614,7 +1605,7 @@ static void sru__gemm_strips(const sru__gemm *g, size_t m0, size_t m, float *str
     const size_t full = g->kern->rows, step = (size_t)SRU__NEAR << g->pairs;
     const float *a = g->a + m0 * g->a_row + g->p0 * g->a_col;
     size_t i, p;
-    if (g->a_col == 1 && g->pairs) {
+    if (g->a_col == 1) {
         g->kern->pairs(strips, g->lines, a, m, g->a_row, 1, g->kc);
         return;
     }
@@ -1654,8 +1645,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
     /* weights packed before cover all k, those packed here only kc */
     const char *first_panel = plain ? (const char *)g->panels : (const char *)g->b;
     const size_t from = plain ? 0 : g->p0 / sru__per_lane(g->type) * 64;
-    float *scratch = plain || !g->panels ? NULL
-                   : g->panels + (size_t)thread * g->panels_size;
+    float *scratch = plain || !g->panels ? NULL : g->panels + (size_t)thread * g->panels_size;
     float *own = g->strips ? g->strips + (size_t)thread * g->strips_size : NULL;
     const size_t lda = own ? g->lines : g->a_row;       /* floats of A for each row */
     const int columns = own && g->a_col != 1;           /* strips are of columns, not of rows */
@@ -1699,8 +1689,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
                 g->product(g->lines, a, row, col, width, b, (int)panels, c, g->ldc, 0, add,
                            (int)mr, nr, ahead, quarters);
             else for (j = 0; j < mr; j++)
-                g->kern->row(g->k, a + j * row, b, (int)panels, g->type, c + j * g->ldc, 0, add,
-                             nr);
+                g->kern->row(g->k, a + j * row, b, (int)panels, g->type, c + j * g->ldc, add, nr);
             sru__finish(g, c, mr, g->n0 + j0, wide);
         }
     }
@@ -1724,18 +1713,16 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     const size_t line = singly ? panels / team : SRU__SMALL / sru__max(1, most) / 3 * 3;
     const size_t group = sru__min(SRU__LINE, sru__max(SRU__GROUP, line)), wide = group * SRU__PANEL;
     /* plain weights are packed here, 4 MB at a time */
-    const size_t fit = plain ? sru__max(1, 4 * SRU__CACHE / sru__max(1, most) / wide) * wide : g.n;
-    /* never less for a larger product, so that memory for many steps is enough for fewer */
-    const size_t packed = sru__min(sru__max(4 * SRU__CACHE, wide * most),
-                                   panels * SRU__PANEL * most);
+    const size_t fit = plain ? 4 * SRU__CACHE / sru__max(1, most) / wide * wide : g.n;
     size_t i;
     g.kern = kern;
     g.product = pairs ? kern->product_bf16 : kern->product;
     g.singly = singly;
     g.pairs = pairs;
-    g.panels_size = plain ? packed : unpacks ? wide * most : 0;
-    g.strips_size = sru__min(strips * full * most,
-                             sru__max(SRU__CACHE / 2, 128 * most) + full * most);
+    /* never less for a larger product, so that memory for many steps is enough for fewer */
+    g.panels_size = plain ? sru__min(4 * SRU__CACHE, panels * SRU__PANEL * most)
+                          : unpacks ? wide * most : 0;
+    g.strips_size = sru__min(strips * full * most, SRU__CACHE / 2 + full * most);
     g.strips = packs ? sru__take_floats(c, team * g.strips_size) : NULL;
     g.panels = g.panels_size ? sru__take_floats(c, (plain ? 1 : team) * g.panels_size) : NULL;
     if ((packs && !g.strips) || (g.panels_size && !g.panels)) return sru__no_memory(c);
@@ -2010,7 +1997,7 @@ static void sru__scan_singly(const sru__scan_run *r, size_t of, size_t panels, s
         }
         for (i = 0; i < rows; i++)
             r->kern->row(s->A, a + i * s->A, b, (int)count, s->type, u + (i * all + j) * SRU__PANEL,
-                         SRU__PANEL, 0, SRU__PANEL);
+                         0, SRU__PANEL);
     }
 }
 
@@ -5773,7 +5760,6 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #undef SRU__INLINE
 #undef SRU__UNROLL
 #undef SRU__UNROLL_4
-#undef SRU__ALONE
 #undef SRU__PREFETCH
 #undef SRU__ANEW
 #undef SRU__ROUND
@@ -6136,9 +6122,8 @@ SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__
 {
 #ifdef SRU__DOT
     if (pairs) {
-        sru__bits words;
+        sru__bits words = sru__to_bits(sru__zero());
         uint32_t word;
-        memset(&words, 0, sizeof words);
         memcpy(&word, &a, sizeof word);
         words += word;
 #if defined(__clang__) && __clang_major__ >= 15 && __clang_major__ <= 17
@@ -6403,17 +6388,13 @@ SRU__INLINE void SRU__FN(row_step)(const int panels, sru_type type, sru__vec *ac
     int g, j, r;
     SRU__UNROLL
     for (g = 0; g < SRU__NP_ONE * SRU__VP; g += SRU__LOADS) {
-        SRU__UNROLL
-        for (j = g; j < g + SRU__LOADS; j++)
-            if (j < panels * SRU__VP)
-                x[j - g] = SRU__FN(load_bits)(from[j / SRU__VP] + at
-                                              + (size_t)(j % SRU__VP) * SRU__W * 4);
+        SRU__EACH(j, panels * SRU__VP - g, SRU__LOADS)
+            x[j] = SRU__FN(load_bits)(from[(g + j) / SRU__VP] + at
+                                      + (size_t)((g + j) % SRU__VP) * SRU__W * 4);
         SRU__EACH(r, (int)sru__per_lane(type), 4) {
-            SRU__UNROLL
-            for (j = g; j < g + SRU__LOADS; j++)
-                if (j < panels * SRU__VP)
-                    acc[j] = sru__one_of(panels * SRU__VP,
-                                         a[r] * SRU__FN(value)(x[j - g], type, r) + acc[j]);
+            SRU__EACH(j, panels * SRU__VP - g, SRU__LOADS)
+                acc[g + j] = sru__one_of(panels * SRU__VP, a[r] * SRU__FN(value)(x[j], type, r)
+                                                           + acc[g + j]);
         }
     }
 }
@@ -6479,10 +6460,9 @@ SRU__INLINE void SRU__FN(row_floats)(const int panels, sru__vec *acc, const char
 }
 
 /* One row times panels side by side, unpacked on the way. The bits are those of unpack() and
-   product(): the same sums in the same order. Q8 never adds to C, for its sums have no scale yet.
-   Panels of C are `apart` floats from one another. */
+   product(): the same sums in the same order. Q8 never adds to C: its sums have no scale yet. */
 SRU__INLINE void SRU__FN(row_tile)(const int panels, sru_type type, size_t k, const float *a,
-                                   const float *const *b, float *c, size_t apart, int add)
+                                   const float *const *b, float *c, int add)
 {
     sru__vec acc[SRU__NP_ONE * SRU__VP];
     const char *from[SRU__NP_ONE];
@@ -6490,8 +6470,7 @@ SRU__INLINE void SRU__FN(row_tile)(const int panels, sru_type type, size_t k, co
     SRU__EACH(j, panels, SRU__NP_ONE) {
         from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
         SRU__EACH(i, SRU__VP, SRU__VP)
-            acc[j * SRU__VP + i] = add ? sru__load(c + (size_t)j * apart + i * SRU__W)
-                                       : sru__zero();
+            acc[j * SRU__VP + i] = add ? sru__load(c + j * SRU__PANEL + i * SRU__W) : sru__zero();
     }
     if (type == SRU_F32) SRU__FN(row_floats)(panels, acc, from, k, a);
     else SRU__FN(row_words)(panels, type, acc, from, k, a);
@@ -6499,44 +6478,33 @@ SRU__INLINE void SRU__FN(row_tile)(const int panels, sru_type type, size_t k, co
         SRU__EACH(i, SRU__VP, SRU__VP) {
             sru__vec *sum = &acc[j * SRU__VP + i];
             if (type == SRU_Q8) *sum = *sum * (sru__load(b[j] + i * SRU__W) * SRU__Q8_UNIT);
-            sru__store(c + (size_t)j * apart + i * SRU__W, *sum);
+            sru__store(c + j * SRU__PANEL + i * SRU__W, *sum);
         }
     }
 }
 
-/* The most common tile, compiled by itself: among the others gcc keeps its addresses in memory, and
-   a step of 128 units takes 1.04 times as long. */
-static SRU__ALONE void SRU__FN(row_full)(size_t k, const float *a, const float *const *b, float *c,
-                                         size_t apart, int add)
-{
-    SRU__FN(row_tile)(SRU__NP_ONE, SRU_F32, k, a, b, c, apart, add);
-}
-
 static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int panels, sru_type type,
-                         float *c, size_t plane, int add, int nr)
+                         float *c, int add, int nr)
 {
-    const size_t apart = plane ? plane : SRU__PANEL;
     while (panels > 0) {
         /* the last two tiles are halves, because few sums would wait for one another */
         const int n = panels >= 2 * SRU__NP_ONE ? SRU__NP_ONE
                     : panels > SRU__NP_ONE ? (panels + 1) / 2 : panels;
-        const int part = nr < SRU__PANEL && (plane || n == panels);
+        const int part = nr < SRU__PANEL && n == panels;
         float t[SRU__NP_ONE * SRU__PANEL], *to = part ? t : c;
-        const size_t wide = part ? SRU__PANEL : apart;
         if (add && part) {
             memset(t, 0, sizeof t);
-            SRU__FN(copy_tile)(t, c, 0, plane, 1, n, nr, 0);
+            SRU__FN(copy_tile)(t, c, 0, 0, 1, n, nr, 0);
         }
 #define SRU__ROW(TYPE, N) \
-        ((TYPE) == SRU_F32 ? SRU__FN(row_tile)(N, SRU_F32, k, a, b, to, wide, add) \
-         : (TYPE) == SRU_BF16 ? SRU__FN(row_tile)(N, SRU_BF16, k, a, b, to, wide, add) \
-                              : SRU__FN(row_tile)(N, SRU_Q8, k, a, b, to, wide, 0))
-        if (n == SRU__NP_ONE && type == SRU_F32) SRU__FN(row_full)(k, a, b, to, wide, add);
-        else SRU__KNOWN(SRU__ROW, type, SRU__NP_ONE);
+        ((TYPE) == SRU_F32 ? SRU__FN(row_tile)(N, SRU_F32, k, a, b, to, add) \
+         : (TYPE) == SRU_BF16 ? SRU__FN(row_tile)(N, SRU_BF16, k, a, b, to, add) \
+                              : SRU__FN(row_tile)(N, SRU_Q8, k, a, b, to, 0))
+        SRU__KNOWN(SRU__ROW, type, SRU__NP_ONE);
 #undef SRU__ROW
-        if (part) SRU__FN(copy_tile)(t, c, 0, plane, 1, n, nr, 1);
+        if (part) SRU__FN(copy_tile)(t, c, 0, 0, 1, n, nr, 1);
         b += n;
-        c += (size_t)n * apart;
+        c += n * SRU__PANEL;
         panels -= n;
     }
 }
