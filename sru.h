@@ -1496,8 +1496,8 @@ SRU__INLINE void sru__gather(float *out, const size_t width, const float *a, con
 }
 
 /* Makes strips of A's columns and panels of B: out[p*width + i] = a[i*row + p*col] for i < n, and 0
-   for other i < width. Either row or col is 1. If the compiler knows the width, it runs three times
-   as fast. */
+   for other i < width. Either row or col is 1; if col is, width is SRU__PANEL. If the compiler knows
+   the width, it runs three times as fast. */
 static void sru__interleave(float *out, size_t width, const float *a, size_t n, size_t row,
                             size_t col, size_t k)
 {
@@ -1513,8 +1513,8 @@ static void sru__interleave(float *out, size_t width, const float *a, size_t n, 
     else sru__turn_rows(out, a, n, row, k);
 }
 
-/* C (m,n) = A (m,k) B (k,n) + bias, or C += that if add. Element (i,p) of A is a[i*a_row +
-   p*a_col]; that of B likewise, unless B is packed. */
+/* C (m,n) = A (m,k) B (k,n) + bias or, if add, C += A B without a bias. Element (i,p) of A is
+   a[i*a_row + p*a_col]; that of B likewise, unless B is packed. */
 typedef struct sru__gemm {
     size_t m, n, k;
     const float *a;
