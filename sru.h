@@ -1496,8 +1496,8 @@ SRU__INLINE void sru__gather(float *out, const size_t width, const float *a, con
 }
 
 /* Makes strips of A's columns and panels of B: out[p*width + i] = a[i*row + p*col] for i < n, and 0
-   for other i < width. Either row or col is 1; if col is, width is SRU__PANEL. If the compiler knows
-   the width, it runs three times as fast. */
+   for other i < width. Either row or col is 1; if col is, width is SRU__PANEL. If the compiler
+   knows the width, it runs three times as fast. */
 static void sru__interleave(float *out, size_t width, const float *a, size_t n, size_t row,
                             size_t col, size_t k)
 {
