@@ -2115,6 +2115,7 @@ static sru_status sru__scan_open(sru__scan_run *r, const sru_context *c, const v
                                  const char *name)
 {
     sru_scan *s = &r->s;
+    if (!args) return SRU__FAIL(c, SRU_EINVAL, "%s: the scan is NULL", name);
     sru__clear(r, sizeof *r);
     *s = *(const sru_scan *)args;
     if (s->K < 2 || s->K > 4)
@@ -2238,7 +2239,6 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
 
 static sru_status sru__cpu_scan_forward(const sru_context *ctx, const sru_scan *s)
 {
-    if (!s) return SRU__FAIL(ctx, SRU_EINVAL, "scan_forward: the scan is NULL");
     return sru__run(ctx, sru__scan_forward_run, s);
 }
 
@@ -2317,7 +2317,6 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
 
 static sru_status sru__cpu_scan_backward(const sru_context *ctx, const sru_scan *s)
 {
-    if (!s) return SRU__FAIL(ctx, SRU_EINVAL, "scan_backward: the scan is NULL");
     return sru__run(ctx, sru__scan_backward_run, s);
 }
 #endif
@@ -2751,7 +2750,8 @@ static void sru__ring_advance(const sru__attend_run *r)
 static sru_status sru__attention_check(const sru_context *c, const sru_attention *s,
                                        const char *name)
 {
-    const size_t H = (size_t)s->H;
+    const size_t H = s ? (size_t)s->H : 0;
+    if (!s) return SRU__FAIL(c, SRU_EINVAL, "%s: the attention is NULL", name);
     if (s->H < 1 || s->P % H || !s->P)
         return SRU__FAIL(c, SRU_EINVAL, "%s: H must be at least 1, and P %u a multiple of it", name,
                          s->P);
@@ -2837,18 +2837,17 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
 
 static sru_status sru__cpu_attention_forward(const sru_context *ctx, const sru_attention *s)
 {
-    if (!s) return SRU__FAIL(ctx, SRU_EINVAL, "attention_forward: the attention is NULL");
     return sru__run(ctx, sru__attention_forward_run, s);
 }
 
 #ifndef SRU_NO_BACKWARD
-/* Writes a head's scaled queries and its gradients of o, in rows and in panels; and for each query
-   the mean of its weights' gradients dout.v, weighted by the weights p: sum of p*(dout.v) = dout.a
+/* Writes a head's scaled queries; its queries and gradients of o in panels; and for each query the
+   mean of its weights' gradients dout.v, weighted by the weights p: sum of p*(dout.v) = dout.a
    (alpha is applied at the end). The same kernel computes dout.v and dout.a, so that both are
    rounded alike: where one weight is 1, its gradient minus the mean must be 0. Returns the head's
    part of dalpha. ap and dots are scratch memory. */
-static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *qs, float *das,
-                                  float *qp, float *dap, float *mean, float *ap, float *dots)
+static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *qs, float *qp,
+                                  float *dap, float *mean, float *ap, float *dots)
 {
     const sru_attention *s = &r->s;
     const size_t hd = r->hd, each = SRU__KEYS * hd, panel = SRU__KEYS * r->wide;
@@ -2859,17 +2858,15 @@ static double sru__attend_prepare(const sru__attend_run *r, size_t head, float *
         const size_t n = sru__min(SRU__KEYS, s->T - i * SRU__KEYS);
         const size_t at = sru__head_at(r, head, i * SRU__KEYS, s->P);
         const float *q = s->q + at, *dout = s->dout + at, *a = s->a + at;
-        for (j = 0; j < n; j++) {
+        for (j = 0; j < n; j++)
             r->kern->scale(qs + i * each + j * hd, q + j * row, r->scale, hd);
-            memcpy(das + i * each + j * hd, dout + j * row, hd * 4);
-        }
         sru__column_panels(qp + i * panel, q, row, n, hd);
         sru__column_panels(dap + i * panel, dout, row, n, hd);
         sru__row_panels(ap, a, row, n, hd);
         for (j = 0; j < n; j += SRU__PANEL) {   /* forward: o = q + alpha*a */
             const size_t m = sru__min(SRU__PANEL, n - j);
-            sru__times_panels(r->kern, das + i * each + j * hd, hd, 1, m, hd, ap + j * hd, hd, 1,
-                              dots, SRU__PANEL, 0);
+            sru__times_panels(r->kern, dout + j * row, row, 1, m, hd, ap + j * hd, hd, 1, dots,
+                              SRU__PANEL, 0);
             for (k = 0; k < m; k++) {
                 mean[i * SRU__KEYS + j + k] = dots[k * SRU__PANEL + k];
                 dalpha += (double)dots[k * SRU__PANEL + k];
@@ -2889,8 +2886,8 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide;
     const size_t row = s->B * 2 * s->P;
     const float alpha = s->alpha ? s->alpha[0] : 1;
-    float *qs = r->scratch + (size_t)thread * r->scratch_size, *das = qs + tasks * each;
-    float *qp = das + tasks * each, *dap = qp + tasks * panel;
+    float *qs = r->scratch + (size_t)thread * r->scratch_size;
+    float *qp = qs + tasks * each, *dap = qp + tasks * panel;
     float *mean = dap + tasks * panel, *kt = mean + tasks * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
     float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
     float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
@@ -2904,7 +2901,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
         float *dq = r->dq + task * tasks * panel;
         memset(dq, 0, tasks * panel * 4);
         if (task == begin || !part) {       /* this thread's first task for this head */
-            const double dalpha = sru__attend_prepare(r, head, qs, das, qp, dap, mean, kt, p);
+            const double dalpha = sru__attend_prepare(r, head, qs, qp, dap, mean, kt, p);
             if (!part) r->dalpha[head] = dalpha;
         }
         for (g = part; g < r->blocks; g += step, step = 2 * r->parts - step) {
@@ -2924,8 +2921,9 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
                 if (g < q.from || g >= q.to) continue;
                 sru__times_panels(kern, qs + i * each, hd, 1, n, hd, kt, hd,
                                   sru__ceil(keys, SRU__PANEL), p, SRU__KEYS, 0);
-                sru__times_panels(kern, das + i * each, hd, 1, n, hd, vt, hd,
-                                  sru__ceil(keys, SRU__PANEL), ds, SRU__KEYS, 0);
+                sru__times_panels(kern, s->dout + sru__head_at(r, head, i * SRU__KEYS, s->P),
+                                  s->B * s->P, 1, n, hd, vt, hd, sru__ceil(keys, SRU__PANEL), ds,
+                                  SRU__KEYS, 0);
                 for (j = 0; j < n; j++) {
                     const size_t t = i * SRU__KEYS + j;
                     float *score = p + j * SRU__KEYS, *d = ds + j * SRU__KEYS, mask[SRU__KEYS];
@@ -2997,9 +2995,9 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
                               * (double)sru__max(SRU__KEYS, r.seen));
     r.parts = sru__min(4, r.blocks);    /* for any number of threads, so that sums are the same */
     threads = (int)sru__min((size_t)threads, all * r.parts);
-    /* for one head: its queries and gradients in rows and in panels, and what one pair of blocks
+    /* for one head: its queries in rows, these and gradients in panels, and what one pair of blocks
        needs. This grows with T, not with its square */
-    r.scratch_size = SRU__KEYS * (r.tasks * (2 * r.hd + 2 * r.wide + 1) + 2 * r.hd + 3 * r.wide
+    r.scratch_size = SRU__KEYS * (r.tasks * (r.hd + 2 * r.wide + 1) + 2 * r.hd + 3 * r.wide
                                   + 2 * SRU__KEYS);
     r.scratch = sru__take_floats(c, sru__times((size_t)threads, r.scratch_size));
     /* the sums for dq: of all heads if they are small, else of at least one head per thread */
@@ -3022,7 +3020,6 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
 
 static sru_status sru__cpu_attention_backward(const sru_context *ctx, const sru_attention *s)
 {
-    if (!s) return SRU__FAIL(ctx, SRU_EINVAL, "attention_backward: the attention is NULL");
     return sru__run(ctx, sru__attention_backward_run, s);
 }
 #endif
@@ -3083,7 +3080,6 @@ static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, f
     s.x = x;
     s.gain = gain;
     s.bias = bias;
-    s.rows = rows;
     s.n = n;
     return sru__share_out(ctx, 40.0 * (double)rows * (double)n, rows, sru__layernorm_rows, &s);
 }
@@ -3214,7 +3210,7 @@ static sru_status sru__cpu_embedding_backward(const sru_context *ctx, float *dta
     sru__rows_job s;
     const sru_status status = sru__embedding_check(ctx, &s, "embedding_backward", dy, tokens,
                                                    dtable, rows, n, size);
-    if (status || !rows || !n || !size) return status;
+    if (status) return status;
     s.y = dtable;
     s.dy = dy;
     return sru__share_out(ctx, 20.0 * (double)rows * (double)n, n, sru__embedding_columns, &s);
@@ -3303,7 +3299,6 @@ static sru_status sru__cpu_softmax_loss(const sru_context *ctx, double *loss, fl
             return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: target %u is not below n %u",
                              (size_t)targets[i], n);
     *loss = 0;
-    if (!rows || !n) return SRU_OK;
     sru__clear(&s, sizeof s);
     s.y = dy;
     s.x = y;
@@ -6466,20 +6461,16 @@ SRU__INLINE void SRU__FN(row_tile)(const int panels, sru_type type, size_t k, co
 {
     sru__vec acc[SRU__NP_ONE * SRU__VP];
     const char *from[SRU__NP_ONE];
-    int i, j;
-    SRU__EACH(j, panels, SRU__NP_ONE) {
-        from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
-        SRU__EACH(i, SRU__VP, SRU__VP)
-            acc[j * SRU__VP + i] = add ? sru__load(c + j * SRU__PANEL + i * SRU__W) : sru__zero();
-    }
+    int j;
+    SRU__EACH(j, panels, SRU__NP_ONE) from[j] = (const char *)b[j] + (type == SRU_Q8 ? 64 : 0);
+    SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP)
+        acc[j] = add ? sru__load(c + j * SRU__W) : sru__zero();
     if (type == SRU_F32) SRU__FN(row_floats)(panels, acc, from, k, a);
     else SRU__FN(row_words)(panels, type, acc, from, k, a);
-    SRU__EACH(j, panels, SRU__NP_ONE) {
-        SRU__EACH(i, SRU__VP, SRU__VP) {
-            sru__vec *sum = &acc[j * SRU__VP + i];
-            if (type == SRU_Q8) *sum = *sum * (sru__load(b[j] + i * SRU__W) * SRU__Q8_UNIT);
-            sru__store(c + j * SRU__PANEL + i * SRU__W, *sum);
-        }
+    SRU__EACH(j, panels * SRU__VP, SRU__NP_ONE * SRU__VP) {
+        const float *scales = b[j / SRU__VP] + j % SRU__VP * SRU__W;
+        if (type == SRU_Q8) acc[j] = acc[j] * (sru__load(scales) * SRU__Q8_UNIT);
+        sru__store(c + j * SRU__W, acc[j]);
     }
 }
 
@@ -6538,10 +6529,11 @@ SRU__INLINE void SRU__FN(scan_load)(const sru__scan_job *s, const int gates, siz
     }
 }
 
-/* v of a gate in one step: vt is added, unless it is NULL. */
+/* v of a gate in one step: vt is added, unless it is NULL. It is as if rounded, for with -mavx gcc
+   multiplies it in both cases apart, and cannot fuse that product with a sum behind them. */
 SRU__INLINE sru__vec SRU__FN(scan_v)(sru__vec v, const float *vt, size_t at, size_t n)
 {
-    return vt ? v + sru__load_part(vt + at, n) : v;
+    return sru__rounded(vt ? v + sru__load_part(vt + at, n) : v);
 }
 
 /* z = 1/f and 1/r of one step; c is the state before it. Of u's last vector, u_last units may be
@@ -6917,10 +6909,8 @@ static void SRU__FN(layernorm)(float *y, float *stats, const float *x, const flo
         for (r = 0; r < lot; r++)   /* less the first value: exact for a constant row */
             mean[r] = x[r * n] + SRU__FN(row_sum)(x + r * n, x[r * n], 0, n) / (float)n;
         for (r = 0; r < lot; r++) rstd[r] = SRU__FN(row_sum)(x + r * n, mean[r], 1, n) / (float)n;
-        for (r = 0; r < lot; r += SRU__W) {
-            const sru__vec v = sru__root(sru__load(rstd + r) + 1e-5f, 1);
-            sru__store(rstd + r, v);
-        }
+        for (r = 0; r < lot; r += SRU__W)
+            sru__store(rstd + r, sru__root(sru__load(rstd + r) + 1e-5f, 1));
         for (r = 0; r < lot; r++) {
             const float *from = x + r * n;
             const float m = mean[r], s = rstd[r];
@@ -7111,17 +7101,16 @@ SRU__INLINE float SRU__FN(scaled_squares)(const float *g, const float scale, siz
 static double SRU__FN(squares)(const float *g, size_t n)
 {
     double total = 0;
-    while (n > 0) {
-        const size_t m = n < 4096 ? n : 4096;
-        float part = SRU__FN(scaled_squares)(g, 1, m);
-        if (part > 1e-24f && part < 1e38f) total += (double)part;
-        else {
-            const float scale = part > 1 ? 1e-25f : 1e25f;
+    size_t m;
+    for (; n > 0; n -= m, g += m) {
+        float part, scale = 1;
+        m = sru__min(n, 4096);
+        part = SRU__FN(scaled_squares)(g, 1, m);
+        if (!(part > 1e-24f && part < 1e38f)) {
+            scale = part > 1 ? 1e-25f : 1e25f;
             part = SRU__FN(scaled_squares)(g, scale, m);
-            total += (double)part / ((double)scale * (double)scale);
         }
-        g += m;
-        n -= m;
+        total += (double)part / ((double)scale * (double)scale);
     }
     return total;
 }

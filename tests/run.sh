@@ -41,7 +41,8 @@ job()
     # without OpenMP
     scalar-native)  variant $CC  -std=c99 -O3 -march=native -DSRU_NO_SIMD -Wno-unknown-pragmas \
                         $(tuned $CC) ;;
-    native)         variant $CC  -std=c99 -O2 -march=native -Wno-unknown-pragmas ;;
+    # with -mavx, gcc fuses other products with sums
+    native)         variant $CC  -std=c99 -O2 -march=native $(openmp $CC) $threads ;;
     m32)            variant $CC  -m32 -O2 $(openmp $CC -m32) $threads ;;
     aarch64)        export SRU_ISA=neon     # the only kernels there that are not tested elsewhere
                     emulated qemu-aarch64 clang --target=aarch64-linux-gnu -static -fuse-ld=lld ;;
