@@ -73,7 +73,7 @@ static struct {
     int threads, json, heads, train, window, after, math;
     sru_type type;
     char given[8], words[128];          /* options that not all cases take: letters; in full */
-} option = { 1, 0, 0, 0, 1, 0, 0, 0, 0, SRU_F32, "", "" };
+} option = { .seconds = 1, .heads = 1, .type = SRU_F32 };
 
 static void fail(const char *sentence)
 {
@@ -120,13 +120,7 @@ static const sru_backend *operators(int training)
 static void wait_for(const sru_context *ctx, const void *array) { (void)ctx, (void)array; }
 #endif
 
-static sru_context context(void)
-{
-    sru_context ctx;
-    memset(&ctx, 0, sizeof ctx);
-    ctx.op = operators(0);
-    return ctx;
-}
+static sru_context context(void) { return (sru_context){ .op = operators(0) }; }
 
 /* ---- one case -------------------------------------------------------------------------------- */
 
@@ -176,12 +170,12 @@ static void *send(void *here, size_t bytes)
 static float *take_random(size_t n, float scale)        /* uniform between -scale and scale */
 {
     static uint32_t random = 1;
-    float *p = (float *)allocate(n * sizeof *p);
+    float *p = allocate(n * sizeof *p);
     for (size_t i = 0; i < n; i++) {
         random = random * 1664525u + 1013904223u;
         p[i] = scale * ((float)(random >> 8) / 8388608.f - 1);
     }
-    return (float *)send(p, n * sizeof *p);
+    return send(p, n * sizeof *p);
 }
 
 static sru_status call_linear(bench *c)
@@ -215,7 +209,7 @@ static void make_linear(bench *c, const size_t *dim)
     size_t bytes;
     c->m = dim[0], c->n = dim[1], c->k = dim[2];
     c->x = take_random(c->m * c->k, 1);
-    c->y = (float *)take(c->m * c->n * 4);
+    c->y = take(c->m * c->n * 4);
     c->w = take_random(c->n * c->k, 0.1f);
     bytes = c->ctx.op->pack(&c->ctx, NULL, option.type, c->w, c->n, c->k);
     if (!bytes) fail("this type of weights is not offered");
@@ -229,7 +223,7 @@ static void make_layernorm(bench *c, const size_t *dim)
 {
     c->m = dim[0], c->n = dim[1];
     c->x = take_random(c->m * c->n, 1);
-    c->y = (float *)take(c->m * c->n * 4);
+    c->y = take(c->m * c->n * 4);
     c->w = take_random(c->n, 1);
     c->b = take_random(c->n, 1);
     c->bytes = 8.0 * (double)c->m * (double)c->n;
@@ -245,7 +239,7 @@ static void make_scan(bench *c, const size_t *dim)
     s->x    = take_random(rows * N, 1);
     s->v    = take_random(2 * N, 1);
     s->bias = take_random(2 * N, 1);
-    s->h    = (float *)take(rows * N * 4);
+    s->h    = take(rows * N * 4);
     c->bytes = 4.0 * 5 * (double)rows * (double)N;      /* reads 3 u and x, writes h */
     c->call = call_scan;
 }
@@ -267,7 +261,7 @@ static void make_attention(bench *c, const size_t *dim)
     s->q     = take_random(rows * P, 1);
     s->kv    = take_random(rows * 2 * P, 1);
     s->alpha = take_random(1, 1);
-    s->o     = (float *)take(rows * P * 4);
+    s->o     = take(rows * P * 4);
     c->flops = (double)rows * attention_flops(dim[0], 0, P);
     c->call = call_attention;
 }
@@ -275,23 +269,21 @@ static void make_attention(bench *c, const size_t *dim)
 static void make_network(bench *c, sru_config config, size_t T, size_t B, int training)
 {
     const size_t D = (size_t)config.hidden_size;
-    sru_model plain;
+    sru_model plain = { .config = config };
     sru_sizes n;
     float *weights;
-    memset(&plain, 0, sizeof plain);
-    plain.config = config;
     if (training && option.type == SRU_Q8) fail("training takes no --type q8");
     c->ctx.op = operators(training);
     if (sru_size(&n, &c->ctx, &plain, T, B)) fail(c->ctx.error);
-    weights = (float *)allocate(n.weights);
+    weights = allocate(n.weights);
     if (sru_init(weights, &plain.config, 1)) fail("sru_init() failed");
     plain.weights = send(weights, n.weights);
     c->model = plain;
     if (training) {
         c->io.tape  = take(n.tape);
-        c->io.grads = (float *)take(n.weights);
+        c->io.grads = take(n.weights);
         c->io.dh    = take_random(T * B * D, 1e-3f);
-        c->io.dx    = (float *)take(T * B * D * 4);
+        c->io.dx    = take(T * B * D * 4);
     } else {
         c->model.type = option.type;
         if (sru_size(&n, &c->ctx, &c->model, T, B)) fail(c->ctx.error);
@@ -299,16 +291,15 @@ static void make_network(bench *c, sru_config config, size_t T, size_t B, int tr
     }
     c->io.T = T, c->io.B = B;
     c->io.x = take_random(T * B * D, 1);
-    c->io.h = (float *)take(T * B * D * 4);
-    c->io.state = (float *)take(B * n.state * 4);
+    c->io.h = take(T * B * D * 4);
+    c->io.state = take(B * n.state * 4);
     c->flops *= (double)(T * B) * config.num_layers * (training ? 3 : 1);
     c->call = training ? call_train : call_forward;
 }
 
 static sru_config config_of(size_t D, size_t L)
 {
-    sru_config config;
-    memset(&config, 0, sizeof config);
+    sru_config config = {0};
     if (D > 1u << 20 || L > SRU_MAX_LAYERS) fail("the network is too large");
     config.input_size = config.hidden_size = (int)D;
     config.num_layers = (int)L;
@@ -360,8 +351,7 @@ static const kind *kind_of(const char *text)
 {
     const size_t length = strcspn(text, " "), count = sizeof kinds / sizeof *kinds;
     size_t i = 0;
-    while (i < count && (strlen(kinds[i].name) != length || memcmp(kinds[i].name, text, length)))
-        i++;
+    while (i < count && (strncmp(kinds[i].name, text, length) || kinds[i].name[length])) i++;
     if (i == count) fail("there is no such case: see --help");
     return &kinds[i];
 }
@@ -440,20 +430,20 @@ static double run(const char *text, int threads)
     const kind *k = kind_of(text);
     char error[SRU_ERROR_SIZE] = "a call failed", label[256], *end = strchr(text, ' ');
     size_t dim[5] = {0}, need = 0;
-    double ns[2], rate;
+    double ns[2], rate, all = 1;
     int given = 0;
-    bench c;
+    bench c = {0};
 
     for (; end && *end && given < k->dims; given++) {
         const unsigned long long size = strtoull(end, &end, 10);
         if ((*end && *end != ' ') || !size || size > 1u << 30)
             fail("sizes are whole numbers from 1 to 2^30");
         dim[given] = (size_t)size;
+        if ((all *= (double)size) > 1e16) fail("no memory");    /* bytes might exceed a size_t */
     }
     if (given < k->dims || *end) fail("this case has another number of sizes: see --help");
     if (!takes_options(k)) fail("this case does not take such an option: see --help");
     snprintf(label, sizeof label, "%s%s", text, option.words);
-    memset(&c, 0, sizeof c);
     c.ctx = context();
     c.ctx.threads = offered_threads(threads);
     c.ctx.error = error;

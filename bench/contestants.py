@@ -103,13 +103,13 @@ class Torch:
     def lstm_train_bf16(self, *sizes): return self.lstm_train(*sizes, bf16=True)
 
 
-class Sru2(Torch):
+class Sru(Torch):
     """Inference is by the compiled operator, which the reference uses only if it is scripted."""
     def __init__(self):
         super().__init__()
         import sru
         self.sru = sru
-        self.versions = {"sru": sru.__version__}
+        self.versions = {"sru 3" if hasattr(sru, "SRUpp") else "sru": sru.__version__}
 
     def sru_infer(self, T, B, D, L):
         return self.infer(self.torch.jit.script(self.sru.SRU(D, D, L).eval()), T, B, D)
@@ -133,14 +133,6 @@ class Sru2(Torch):
         """An update of the network that charlm trains."""
         import learning
         return learning.Trainer("sru", D, L, B, T, 0.01).update_random
-
-
-class Sru3(Torch):
-    def __init__(self):
-        super().__init__()
-        import sru
-        self.sru = sru
-        self.versions = {"sru 3": sru.__version__}
 
     def mask(self, T):
         return self.torch.full((T, T), -float("inf")).triu(1)
@@ -291,8 +283,8 @@ def memory(make):
 
 
 def main():
-    libraries = {"torch": Torch, "onnxruntime": Onnxruntime, "openblas": Openblas, "sru2": Sru2,
-                 "sru3": Sru3}
+    libraries = {"torch": Torch, "onnxruntime": Onnxruntime, "openblas": Openblas, "sru2": Sru,
+                 "sru3": Sru}
     if len(sys.argv) != 2 or sys.argv[1] not in libraries:
         sys.exit(__doc__)
     os.environ.pop("LD_PRELOAD", None)              # compilers started from here have no need of it

@@ -8,6 +8,7 @@ case $1 in
 -h|--help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit ;;
 ''|-*)     echo "curves.sh needs a FILE: see --help" >&2; exit 2 ;;
 esac
+[ $# -le 2 ] || { echo "curves.sh takes a FILE and SECONDS: see --help" >&2; exit 2; }
 file=$(realpath "$1") seconds=${2:-600}
 unset CDPATH                        # with it, cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 2

@@ -14,8 +14,6 @@ table are written to build/learning.
 import argparse, copy, csv, math, os, re, signal, subprocess, sys, time, warnings
 import peers
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__,
@@ -31,7 +29,7 @@ def arguments():
                         "OPTIONS, for as many updates as it would make at the machine's limit")
     parser.add_argument("--only", default="", metavar="PATTERN", type=peers.pattern,
                         help="train only what has a name that contains this regular expression")
-    parser.add_argument("--out", default=os.path.join(os.path.dirname(HERE), "build/learning"),
+    parser.add_argument("--out", default=os.path.join(peers.HERE, "../build/learning"),
                         help="folder for the results (build/learning)")
     return parser.parse_args()
 
@@ -159,7 +157,7 @@ def train(name, network, path, seconds, curve):
     steps = torch.arange(LENGTH + 1).unsqueeze(1)
     stride = max(CHUNK, math.ceil(len(validation)/PARTS))
     start, step, last, shown = time.time(), 0, 0, 0
-    losses, best, lowest, value, share = [], None, math.inf, 8, 0
+    losses, best, lowest, value, share = [], t.net.state_dict(), math.inf, 8, 0
     curve.writerow(["seconds", "characters", "training", "validation"])
     while share < 1:
         at = (places(n, step) + steps)%n
@@ -245,7 +243,7 @@ def main(o):
     if os.path.getsize(o.file) < 2*BATCH*LENGTH:
         sys.exit("learning.py: '%s' is too short" % o.file)
     o.file, o.out = os.path.abspath(o.file), os.path.abspath(o.out)
-    os.chdir(os.path.dirname(HERE))
+    os.chdir(os.path.dirname(peers.HERE))
     os.makedirs(o.out, exist_ok=True)
     os.environ["TORCH_EXTENSIONS_DIR"] = os.path.abspath("build/torch_2")
     os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]     # for ninja

@@ -262,20 +262,19 @@ class Ours:
         self.versions = {}
 
     def bench(self, case, threads, seconds):
-        run = subprocess.run(["build/bench"] + case.split() + ["--json", "--threads", str(threads),
-                             "--seconds", str(seconds)], env=self.environment,
-                             stdout=subprocess.PIPE, text=True, check=True)
-        return json.loads(run.stdout)
+        return json.loads(subprocess.check_output(
+            ["build/bench", *case.split(), "--json", "--threads", str(threads),
+             "--seconds", str(seconds)], env=self.environment))
 
     def time(self, case, threads, seconds):
         if not case.startswith("charlm"):
             return self.bench(case, threads, seconds)["ns"]
         D, L, B, T = case.split()[1:]
-        run = subprocess.run(["build/charlm", "train", "sru.h", "--seconds", str(CHARLM_SECONDS),
-                              "--hidden", D, "--layers", L, "--batch", B, "--length", T,
-                              "--threads", str(threads), "--model", self.model],
-                             env=self.environment, stdout=subprocess.PIPE, text=True, check=True)
-        rate = float(re.findall(r"characters, (\d+) a second", run.stdout)[-1])
+        out = subprocess.check_output(
+            ["build/charlm", "train", "sru.h", "--seconds", str(CHARLM_SECONDS), "--hidden", D,
+             "--layers", L, "--batch", B, "--length", T, "--threads", str(threads),
+             "--model", self.model], env=self.environment, text=True)
+        rate = float(re.findall(r"characters, (\d+) a second", out)[-1])
         return 1e9*int(B)*int(T)/rate
 
 
@@ -288,11 +287,6 @@ class Peak:
                                                    self.program], check=True)
         self.versions = {}
 
-    def rate(self, what, threads, seconds, *size):
-        run = subprocess.run([self.program, what, str(threads), str(seconds), *map(str, size)],
-                             stdout=subprocess.PIPE, text=True, check=True)
-        return float(run.stdout)
-
     def time(self, case, threads, seconds):
         """ns for one thing after the other, as in "read 4096 + gates 128". Where threads would have
         to be started first ("+ start"), a single thread may be faster."""
@@ -304,8 +298,9 @@ class Peak:
         ns, parts = 0, case.split(" + ")
         for part in parts:
             what, n = part.split()
-            size = {"copy": [int(n)//2], "read": [int(n)]}.get(what, [])
-            ns += int(n)/self.rate(what, threads, seconds/len(parts), *size)
+            size = {"copy": [str(int(n)//2)], "read": [n]}.get(what, [])
+            ns += int(n)/float(subprocess.check_output(
+                [self.program, what, str(threads), str(seconds/len(parts)), *size]))
         return ns
 
 

@@ -15,9 +15,8 @@ reference's recurrence alone is that of its kernel in the profiler; it is added 
 for a graph lacks this kernel, which runs in the default stream. A ratio is the peer's time by ours.
 """
 import argparse, json, os, signal, statistics, subprocess, sys
-from peers import at_least, need
+from peers import HERE, at_least, need
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPES = [(512, 32, 1024), (1024, 8, 3072), (512, 8, 512), (4096, 1, 3072), (512, 1, 512)]
 NETWORKS = [(256, 4, 512, 128, 2), (1024, 1, 512, 128, 2), (512, 8, 1024, 256, 4),
             (512, 8, 3072, 768, 2)]
@@ -29,9 +28,7 @@ def ours(shape, seconds):
     """Microseconds of each case of build/roofline_cuda, under its name, what it does, its mode and
     whether its arrays are stored in this mode's type."""
     program = os.path.join(HERE, "..", "build", "roofline_cuda")
-    command = [program, "--json", "--seconds", str(seconds)]
-    out = subprocess.run(command + [str(n) for n in shape], check=True, capture_output=True,
-                         text=True).stdout
+    out = subprocess.check_output([program, "--json", "--seconds", str(seconds), *map(str, shape)])
     cases = [json.loads(line) for line in out.splitlines()]
     return {(case["case"].split()[0], what, case["math"], "stored" in case["case"]): case["us"]
             for case in cases for what in ("inference", "training") if what in case["case"]}
@@ -120,10 +117,9 @@ def compare_srupp(torch, seconds):
             grad = torch.randn(T, B, D, device="cuda")
             hidden = torch.full((T, T), -float("inf"), device="cuda").triu(1)
             for mode, name in MODES.items():
-                command = [program, "srupp", "--type", name, "--seconds", str(seconds), "--json"]
-                out = subprocess.run(command + ["--train"]*train + [str(n) for n in sizes],
-                                     check=True, capture_output=True, text=True).stdout
-                us = json.loads(out)["ns"]*1e-3
+                us = 1e-3*json.loads(subprocess.check_output(
+                    [program, "srupp", *map(str, sizes), "--type", name, "--seconds", str(seconds),
+                     "--json"] + ["--train"]*train))["ns"]
                 torch.backends.cuda.matmul.allow_tf32 = mode == "TF32"
 
                 def call():
@@ -191,7 +187,7 @@ def row(torch, what, shape, mode, name, make, mine, seconds, scans):
         else:
             line += " | |"
         scan = mine.get(("scan", "inference", mode, False))
-        if what == "inference" and kernel and scan:
+        if kernel and scan:
             scans.append("| %s | %s | %.1f | %s | %.1f | %.2f |" % (sizes, mode, scan, name, kernel,
                                                                  kernel/scan))
     except (RuntimeError, TypeError) as e:                  # a type that the peer does not have

@@ -10,10 +10,12 @@ STYLE = {"sru.h": ("C3", 2.5, "-"), "nn.LSTM": ("C0", 1.3, "-"), "nn.GRU": ("C0"
          "reference SRU": ("C1", 1.3, "-"), "reference SRU++": ("C1", 1.3, "-")}
 
 
-def line(axes, points, name, label=None):
-    color, width, dashes = STYLE[name]
-    axes.plot([p[0] for p in points], [p[1] for p in points], color=color, lw=width, ls=dashes,
-              marker="o", ms=3, label=label or name)
+def plot(axes, points):
+    """Draws a line for each name in points, which are (name, x, y)."""
+    for name in dict.fromkeys(p[0] for p in points):
+        color, width, dashes = STYLE[name]
+        axes.plot(*zip(*[p[1:] for p in points if p[0] == name]), color=color, lw=width, ls=dashes,
+                  marker="o", ms=3, label=name)
 
 
 def save(figure, path):
@@ -48,37 +50,28 @@ def log_scale(axes, label):
     axes.set_ylabel(label)
 
 
-def bars(axes, rows, threads):
-    """Prepares a group of horizontal bars for each work and peer, from the top; yields the bars."""
-    labels = list(dict.fromkeys((r["work"], r["against"]) for r in rows))
-    height = 0.8/len(threads)
-    for k, n in enumerate(threads):
-        for i, label in enumerate(labels):
-            for r in rows:
-                if (r["work"], r["against"]) == label and r["threads"] == n:
-                    yield i + (k - (len(threads) - 1)/2)*height, height, k, r
-    axes.set_yticks(range(len(labels)), ["%s\nagainst %s" % l for l in labels], fontsize=7)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-
-
 def ratios(rows, lines, path):
     """How many times as fast as each peer sru.h is."""
     rows = [r for r in rows if not r["limit"]]
     threads = sorted({r["threads"] for r in rows})
-    count = len({(r["work"], r["against"]) for r in rows})
-    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.36*count))
-    for y, height, k, r in bars(axes, rows, threads):
-        axes.barh(y, r["ratio"], height, left=0, color=["C3", "#f4a582", "#fddbc7"][min(k, 2)])
+    labels = list(dict.fromkeys((r["work"], r["against"]) for r in rows))
+    height, colors = 0.8/len(threads), ["C3", "#f4a582", "#fddbc7"]
+    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.36*len(labels)))
+    for r in rows:
+        k = threads.index(r["threads"])
+        y = labels.index((r["work"], r["against"])) + (k - (len(threads) - 1)/2)*height
+        axes.barh(y, r["ratio"], height, color=colors[min(k, 2)])
         axes.text(r["ratio"]*1.03, y, "%.3g" % r["ratio"], va="center", fontsize=6)
         if r["target"]:
             axes.plot([r["target"]]*2, [y - height/2, y + height/2], color="black", lw=1.5)
+    axes.set_yticks(range(len(labels)), ["%s\nagainst %s" % l for l in labels], fontsize=7)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
     log_ticks(axes, [0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128])
     axes.set_xlim(min([r["ratio"]*0.7 for r in rows] + [0.5]), max(r["ratio"]*1.6 for r in rows))
     axes.axvline(1, color="0.3", lw=0.8)
     axes.set_xlabel("times as fast as they are; the black lines are the targets")
-    colors = [plt.Rectangle((0, 0), 1, 1, color=c) for c in ["C3", "#f4a582", "#fddbc7"]]
-    axes.legend(colors[:len(threads)], ["%d thread%s" % (n, "s" if n > 1 else "") for n in threads],
-                loc="lower right")
+    axes.legend([plt.Rectangle((0, 0), 1, 1, color=c) for c in colors[:len(threads)]],
+                ["%d thread%s" % (n, "s" if n > 1 else "") for n in threads], loc="lower right")
     axes.set_title("sru.h beside its peers")
     return finish(figure, [axes], lines, path)
 
@@ -139,8 +132,7 @@ def times(curve, lines, path):
         axes.remove()
     for axes, (axis, label, title) in zip(all_axes.flat, panels):
         here = [c for c in curve if c[0] == axis]
-        for name in dict.fromkeys(c[3] for c in here):
-            line(axes, [(c[1], c[4]*1e-6) for c in here if c[3] == name], name)
+        plot(axes, [(c[3], c[1], c[4]*1e-6) for c in here])
         log_ticks(axes, sorted({c[1] for c in here}))
         log_scale(axes, "ms")
         axes.set_xlabel(label)
@@ -157,8 +149,7 @@ def scaling(curve, memory, lines, path):
                                     layout="constrained")
     for axes, axis in zip(all_axes[0], panels):
         here = [c for c in curve if c[0] == axis]
-        for name in dict.fromkeys(c[3] for c in here):
-            line(axes, [(c[1], c[4]*1e-3/c[1]) for c in here if c[3] == name], name)
+        plot(axes, [(c[3], c[1], c[4]*1e-3/c[1]) for c in here])
         log_ticks(axes, sorted({c[1] for c in here}))
         log_scale(axes, "us for each step")
         axes.set_xlabel("time steps T")
@@ -167,11 +158,11 @@ def scaling(curve, memory, lines, path):
         axes.legend(fontsize=7)
     if memory:
         axes = all_axes[0][-1]
-        for name in dict.fromkeys(m[0] for m in memory):
-            line(axes, [(m[1], m[2]/2**20) for m in memory if m[0] == name], name)
-        in_and_out = [(T, 2*4*256*T/2**20) for T in sorted({m[1] for m in memory})]
-        axes.plot(*zip(*in_and_out), color="0.5", ls=":", label="input and output alone")
-        log_ticks(axes, sorted({m[1] for m in memory}))
+        plot(axes, [(m[0], m[1], m[2]/2**20) for m in memory])
+        T = sorted({m[1] for m in memory})
+        axes.plot(T, [2*4*256*t/2**20 for t in T], color="0.5", ls=":",
+                  label="input and output alone")
+        log_ticks(axes, T)
         log_scale(axes, "MB")
         axes.set_xlabel("time steps T")
         axes.set_title("memory of inference (B,d,L) = (1,256,2)", fontsize=9)

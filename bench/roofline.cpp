@@ -162,7 +162,7 @@ static void bench_scan(size_t T, size_t B, size_t D)
         const size_t n = T*B*D;
         const double bytes = (stored.type == SRU_PLAIN ? 4.0 : 2.0)*(double)n;
         const double chain = (double)T*CHAIN;
-        const size_t some = cold/(size_t)(5*bytes), sets = some < 1 ? 1 : some < 64 ? some : 64;
+        const size_t sets = std::max<size_t>(1, std::min<size_t>(64, cold/(size_t)(5*bytes)));
         char what[100];
         std::vector<sru_scan> s(sets);
         for (auto &p : s) {

@@ -7,9 +7,9 @@ Prints the shapes in which they do, the worst first. Each is measured twice in e
 and the shortest times count; other programs may still change a ratio by a few hundredths.
 """
 import argparse, json, os, random, signal, subprocess, sys, time
-from peers import at_least, need
+from peers import HERE, at_least, need
 
-BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "bench")
+BENCH = os.path.join(HERE, "..", "build", "bench")
 SETS = ["avx512", "avx2", "sse2", "neon", "rvv", "simd128", "scalar"]   # from the widest down
 
 
@@ -38,9 +38,9 @@ def shapes(count, rng):
 
 
 def measured(case, isa, threads, seconds):
-    run = subprocess.run([BENCH, *case, "--isa", isa, "--threads", str(threads), "--seconds",
-                          str(seconds), "--json"], stdout=subprocess.PIPE, check=True)
-    return json.loads(run.stdout)["ns_min"]
+    return json.loads(subprocess.check_output(
+        [BENCH, *case, "--isa", isa, "--threads", str(threads), "--seconds", str(seconds),
+         "--json"]))["ns_min"]
 
 
 def report(title, worst, least):
@@ -67,8 +67,8 @@ def main():
     ways = [(isa, 1) for isa in sets] + [(sets[0], a.threads)]
     threads, vectors, began = [], [], time.time()
     for done, case in enumerate(shapes(a.count, random.Random(a.seed))):
-        best = {way: min(times) for way, times in zip(ways, zip(*[
-            [measured(case, *way, a.seconds) for way in ways] for _ in range(2)]))}
+        twice = [[measured(case, *way, a.seconds) for way in ways] for _ in range(2)]
+        best = dict(zip(ways, map(min, *twice)))
         name, one, more = " ".join(case), best[sets[0], 1], best[sets[0], a.threads]
         threads.append((more/one, name, more, one))
         for wide, narrow in zip(sets, sets[1:]):

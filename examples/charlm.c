@@ -240,7 +240,8 @@ static network load(const sru_context *ctx, const char *path, int window)
     if (rnn.config.arch == SRU_ARCH_SRUPP) {
         rnn.config.causal = 1;
         if (window) rnn.config.window = window;
-        if (!rnn.config.window) fail("%s does not say how far it sees: give a --window", path);
+        if (!rnn.config.window)
+            fail("%s does not say how far it sees: eval and sample take a --window", path);
     } else if (window) fail("%s is an SRU: a --window is for SRU++", path);
     net = new_network(ctx, &rnn.config);
     own_tensors(&net, own);
@@ -632,6 +633,7 @@ static void draw(FILE *curve, const char *csv, const char *picture)
     const int lost = ferror(curve);
     if (fclose(curve) || lost) why = "which cannot be written";
     else if (strchr(csv, '\'')) why = "not drawn, for its name has a ' in it";
+    else if (*csv == '|' || *csv == '<') why = "not drawn, for gnuplot would run its name";
     else if (system("gnuplot --version > /dev/null 2>&1")) why = "install gnuplot to have it drawn";
     else gnuplot = popen("gnuplot 2> /dev/null", "w");
     if (gnuplot)
@@ -721,6 +723,7 @@ static int draw_byte(const float *logits, double temperature, uint64_t *random)
     double weight[V], sum = 0;
     int i, best = 0;
     for (i = 1; i < V; i++) if (logits[i] > logits[best]) best = i;
+    if (!isfinite(logits[best])) fail("the model holds numbers that are not finite");
     if (temperature <= 0) return best;
     for (i = 0; i < V; i++) sum += weight[i] = exp((logits[i] - logits[best])/temperature);
     sum *= uniform(random);
@@ -778,7 +781,7 @@ static const char help[] =
 "    --prime TEXT --length N   how it begins, and how many characters to add (500)\n"
 "    --temperature X --seed S  0 takes the most likely, 1 draws as learnt (0.7); seed (1)\n"
 "  eval and sample:\n"
-"    --type f32 | bf16 | q8    weights in float32, bfloat16 or int8 (f32); with --cuda also f16\n"
+"    --type f32 | bf16 | q8    weights in float32, bfloat16 or int8 (f32); with --cuda f16, no q8\n"
 "    --window W                for SRU++: another window than MODEL's\n"
 "  all: --threads N            0, the default: as many as the machine has; while it is busy with\n"
 "                              other work, OMP_WAIT_POLICY=passive in the environment is faster\n"
@@ -839,11 +842,8 @@ static void read_options(options *o, int argc, char **argv)
     for (i = 2; i < argc; i++) {
         if (argv[i][0] != '-' && !o->file) o->file = argv[i];
         else if (argv[i][0] != '-' && !o->text && *o->command == 'e') o->text = argv[i];
+        else if (!strcmp(argv[i], "--cuda")) o->cuda = 1;
         else {
-            if (!strcmp(argv[i], "--cuda")) {
-                o->cuda = 1;
-                continue;
-            }
             for (j = 0; j < count && (strcmp(argv[i], list[j].name) ||
                                       !strchr(list[j].commands, *o->command)); j++) {}
             if (j == count) fail("%s does not take '%s': see --help", o->command, argv[i]);
@@ -864,6 +864,7 @@ static void read_options(options *o, int argc, char **argv)
     for (i = SRU_F32; types[i] && strcmp(o->type, types[i]); i++) {}
     if (!types[i]) fail("--type needs f32, bf16, q8 or, on a GPU, f16, not '%s'", o->type);
     if (*o->command == 't' && i > SRU_BF16) fail("train needs --type f32 or bf16");
+    if (i == SRU_Q8 && o->cuda) fail("--type q8 is not offered with --cuda");
     if (i == SRU_F16 && !o->cuda) fail("--type f16 needs --cuda");
     if (o->model && !*o->model) fail("--model needs a name");
     if (o->steps > 0 && o->seconds > 0) fail("--seconds and --steps exclude each other");

@@ -25,7 +25,7 @@ int main(int argc, char **argv)
     if (!rnn || sru_size(&n, &ctx, rnn, 1, 1)) return fprintf(stderr, "%s\n", error), 1;
 
     if (rnn->config.scale_x > 0)            /* from rounded weights; not in the file's config */
-        printf("/* .scale_x = %.9gf */\n", (double)rnn->config.scale_x);
+        printf("/* .scale_x = %#.9gf */\n", (double)rnn->config.scale_x);
     const unsigned char *byte = rnn->weights;
     for (size_t i = 0; i < n.weights; i += 4) {
         uint32_t word = 0;

@@ -201,6 +201,10 @@ check "a training of one step leaves a model"               ends_with_test once
 check "which is whole"              "$charlm" eval once.safetensors text
 train --steps 40 --model "it's.safetensors" > quoted
 check "a name with ' is no reason to install gnuplot"       [ "$(grep -c install quoted)" = 0 ]
+train --steps 3 --model '|touch ran; cat ' > piped
+train --steps 3 --model '< touch ran; cat ' >> piped
+check "a name is no command"                                [ ! -e ran ]
+check "a curve of such a name is not drawn"                 [ "$(grep -c 'not drawn' piped)" = 2 ]
 
 # output that cannot be written
 if [ -w /dev/full ]; then
@@ -312,6 +316,10 @@ if grep -q "built without it" "$charlm"; then   # not by make cuda
 else
     echo "skipped: --cuda is not refused, for make cuda built this program"
 fi
+refuses "q8 is not offered"         sample one.safetensors --type q8 --cuda
+{ head -c -1024 one.safetensors; printf '\377%.0s' {1..1024}; } > nan.safetensors
+refuses "not finite"                eval nan.safetensors text
+refuses "not finite"                sample nan.safetensors
 refuses "cut.safetensors"           eval cut.safetensors text
 refuses "not.safetensors"           eval not.safetensors text
 refuses "empty"                     sample empty

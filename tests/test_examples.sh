@@ -65,6 +65,7 @@ for program in bench/setup bench/curves.sh tests/pytorch/setup tests/pytorch/run
                tests/test_readme.sh; do
     refused timeout 9 sh $program --nonsense
 done
+refused timeout 9 sh bench/curves.sh sru.h 1 2
 mkdir -p $dir/elsewhere/tests           # where CDPATH leads cd, if nothing keeps it here
 check "where CDPATH has another folder tests" env CDPATH=$dir/elsewhere sh tests/run.sh --help
 mkdir -p $dir/stuck/build/tests/readme/result/stuck $dir/stuck/tests   # as if it were another's
@@ -297,6 +298,7 @@ check "a window counts no more than there is" awk '{ flops[NR] = $1*$2 }
 check "bench, all cases" build/bench --seconds 0 --threads 1
 refused build/bench linear 10 20
 refused build/bench linear 10 20 0
+refused build/bench scan 1073741824 1073741824 4
 for size in x 1e3 3.7 2k -4 '30 40'; do refused build/bench linear 10 20 $size; done
 refused build/bench nothing 1
 refused build/bench stream 20 2 --isa none

@@ -9,10 +9,7 @@ export async function open(program, file)
     const { instance } = await WebAssembly.instantiate(program, {});
     const c = instance.exports;
     const bytes = (at, n) => new Uint8Array(c.memory.buffer, at, n);    // moves when it grows
-    const string = at => {
-        const all = bytes(at), end = all.indexOf(0);
-        return new TextDecoder().decode(all.slice(0, end));
-    };
+    const string = at => new TextDecoder().decode(bytes(at).slice(0, bytes(at).indexOf(0)));
     c._initialize();
     const at = c.reserve(file.byteLength);
     if (!at) throw new Error("no memory for " + file.byteLength + " bytes");
