@@ -20,6 +20,15 @@ static inline REAL *naive_array(size_t n)
     return (REAL *)test_alloc(n*sizeof(REAL));
 }
 
+/* n zeros if x is NULL. */
+static inline REAL *naive_wide(const float *x, size_t n)
+{
+    REAL *y = naive_array(n);
+    size_t i;
+    for (i = 0; x && i < n; i++) y[i] = (REAL)x[i];
+    return y;
+}
+
 static inline REAL naive_sigmoid(REAL x)
 {
     return (REAL)(1/(1 + exp((double)-x)));

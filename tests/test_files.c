@@ -2,8 +2,8 @@
    is saved is whole, or is not there. */
 #define _POSIX_C_SOURCE 200809L
 #define _XOPEN_SOURCE   700
+#include "naive.h"
 #include "safetensors.h"
-#include "../sru.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -143,13 +143,6 @@ static st_bytes image_file(const image *im)
 
 /* ---- networks, as the reference would save them ---------------------------------------------- */
 
-static size_t width_of(const sru_config *f)
-{
-    return (size_t)f->hidden_size*(f->bidirectional ? 2 : 1);
-}
-
-static int layers_of(const sru_config *f) { return f->num_layers ? f->num_layers : 2; }
-
 static void config_json(char *text, const sru_config *f)
 {
     static const char *const truth[] = { "false", "true" };
@@ -160,10 +153,10 @@ static void config_json(char *text, const sru_config *f)
     if (f->rnn_dropout > 0)
         n += sprintf(text + n, ", \"rnn_dropout\": %.9g", (double)f->rnn_dropout);
     n += sprintf(text + n, ", \"bidirectional\": %s", truth[f->bidirectional]);
-    for (l = 0; l < layers_of(f); l++) list |= f->projection_sizes[l];
+    for (l = 0; l < naive_layers(f); l++) list |= f->projection_sizes[l];
     if (list) {
         n += sprintf(text + n, ", \"projection_size\": ");
-        for (l = 0; l < layers_of(f); l++)
+        for (l = 0; l < naive_layers(f); l++)
             n += sprintf(text + n, "%s%d", l ? ", " : "[", f->projection_sizes[l]);
         n += sprintf(text + n, "]");
     } else if (f->projection_size) {
@@ -201,44 +194,22 @@ static void set_metadata(image *im, const char *config)
     free(text);
 }
 
-static float scale_x_of(const sru_config *f)
-{
-    if (!f->rescale || f->no_skip_term) return 1;
-    return (float)sqrt(1.0 + 2.0*exp((double)f->highway_bias));
-}
-
-static size_t input_of(const sru_config *f, int l)
-{
-    const size_t N = width_of(f), I = (size_t)f->input_size;
-    return l > 0 || (f->proj_input_to_hidden_first && I != N) ? N : I;
-}
-
-static size_t matrices_of(const sru_config *f, int l)
-{
-    return !f->no_skip_term && input_of(f, l) != width_of(f) ? 4 : 3;
-}
-
-static size_t projection_of(const sru_config *f, int l)
-{
-    const size_t P = (size_t)(f->projection_sizes[l] ? f->projection_sizes[l] : f->projection_size);
-    return f->arch == SRU_ARCH_SRU && (P >= input_of(f, l) || P >= width_of(f)) ? 0 : P;
-}
-
 /* Adds random weights of a network, under the reference's names. */
 static image *network(const sru_config *f, const char *prefix)
 {
-    const size_t N = width_of(f), I = (size_t)f->input_size;
+    const size_t N = naive_width(f), I = (size_t)f->input_size;
     image *im = image_new();
     char name[600], config[ST_TEXT];
     int l;
     config_json(config, f);
     set_metadata(im, config);
-    if (f->proj_input_to_hidden_first && I != N) {
+    if (naive_input_first(f)) {
         sprintf(name, "%.500sinput_to_hidden.weight", prefix);
         image_add_floats(im, name, N, I, 1);
     }
-    for (l = 0; l < layers_of(f); l++) {
-        const size_t in = input_of(f, l), K = matrices_of(f, l), P = projection_of(f, l);
+    for (l = 0; l < naive_layers(f); l++) {
+        const size_t in = naive_layer_input(f, l), K = (size_t)naive_matrices(f, l);
+        const size_t P = naive_projection(f, l);
         const int n = sprintf(name, "%.500srnn_lst.%d.", prefix, l);
 #define NAME(x) (strcpy(name + n, x), name)
         if (f->arch == SRU_ARCH_SRU) {
@@ -253,7 +224,7 @@ static image *network(const sru_config *f, const char *prefix)
         image_add_floats(im, NAME("weight_c"), 2*N, 0, f->v1 ? 0 : 1);
         image_add_floats(im, NAME("bias"), 2*N, 0, 1);
         image_add(im, NAME("scale_x"), "F32", 1, 0);
-        st_float(&im->data, scale_x_of(f));
+        st_float(&im->data, (float)naive_scale_x(f));
         if (f->layer_norm) {
             image_add_floats(im, NAME("layer_norm.weight"), f->normalize_after ? N : in, 0, 1);
             image_add_floats(im, NAME("layer_norm.bias"), f->normalize_after ? N : in, 0, 1);
@@ -331,8 +302,10 @@ static sru_status load(const unsigned char *bytes, size_t size, const char *pref
     }
     if (result) *result = m;
     memset(&other, 0, sizeof other);
+    other.weights = block;
     if (sru_load_bytes(&other, NULL, block + offset, size, prefix, NULL) != status)
         CHECK(0, "another status where error is NULL");
+    if (other.weights != block) CHECK(0, "without weights, m->weights is changed");
 
     /* this needs no metadata, so that more of a faulty file is looked at */
     weights = test_alloc(n);
@@ -341,6 +314,7 @@ static sru_status load(const unsigned char *bytes, size_t size, const char *pref
     other.config = f;
     if (sru_load_bytes(&other, weights, block + offset, size, prefix, error)) {
         if (!printable(error)) CHECK(0, "a failure without a sentence, with a config given");
+        if (memcmp(&other.config, &f, sizeof f)) CHECK(0, "a failure that changes a given config");
         for (i = 0; i < n && ((char *)weights)[i] == '!'; i++) { }
         if (i < n) CHECK(0, "a failure that changes weights");
     }
@@ -1860,6 +1834,22 @@ static void test_read_tensor(void)
     image_free(bad);
     image_free(im);
     st_clear(&file);
+    for (i = 0; i < ST_DTYPES; i++) {
+        const char *type = st_dtypes[i].name;
+        const int reads = strstr("F64 F32 F16 BF16 I8 U8 BOOL", type) != NULL;
+        im = image_new();
+        image_add(im, "of a type", type, 1, 0);
+        st_put(&im->data, "\0\0\0\0\0\0\0", st_dtypes[i].bytes);
+        file = image_file(im);
+        memset(&t, 0, sizeof t);
+        strcpy(t.name, "of a type");
+        t.shape[0] = 1;
+        t.data = values;
+        CHECK(sru_read_tensor(&t, file.p, file.n, error) == (reads ? SRU_OK : SRU_EFILE),
+              "a tensor of the type %s: %s", type, error);
+        image_free(im);
+        st_clear(&file);
+    }
 }
 
 /* ---- networks that load ---------------------------------------------------------------------- */
@@ -1912,8 +1902,8 @@ static void check_config(const char *what, const sru_config *is, const sru_confi
           (double)is->field, (double)should->field)
     SAME(input_size, "%d");
     SAME(hidden_size, "%d");
-    CHECK(layers_of(is) == layers_of(should), "%s: %d layers, not %d", what, layers_of(is),
-          layers_of(should));
+    CHECK(naive_layers(is) == naive_layers(should), "%s: %d layers, not %d", what,
+          naive_layers(is), naive_layers(should));
     CHECK(is->arch == should->arch, "%s: arch is %d", what, (int)is->arch);
     SAME(bidirectional, "%d");
     SAME(layer_norm, "%d");
@@ -1931,7 +1921,7 @@ static void check_config(const char *what, const sru_config *is, const sru_confi
     SAME_FLOAT(layer_dropout);
 #undef SAME
 #undef SAME_FLOAT
-    for (l = 0; l < layers_of(should); l++) {
+    for (l = 0; l < naive_layers(should); l++) {
         const int a = is->projection_sizes[l] ? is->projection_sizes[l] : is->projection_size;
         const int b = should->projection_sizes[l] ? should->projection_sizes[l]
                                                   : should->projection_size;
@@ -1958,7 +1948,7 @@ static size_t differ(float a, float b)
 static void check_weights(const char *what, const sru_model *m, image *im, const char *prefix)
 {
     const sru_config *f = &m->config;
-    const size_t N = width_of(f);
+    const size_t N = naive_width(f);
     sru_tensor t;
     int i, tensors = 0, l;
     for (i = 0; sru_get_tensor(&t, m, i); i++, tensors++) {
@@ -2025,12 +2015,10 @@ static void test_networks(void)
             void *a, *b;
             memset(&packed, 0, sizeof packed);
             packed.type = (sru_type)type;
-            packed.config = f;
             a = test_alloc(weights_size(&f, (sru_type)type));
             b = test_alloc(weights_size(&f, (sru_type)type));
             memset(a, 0x55, weights_size(&f, (sru_type)type));  /* each byte must be written */
             memset(b, 0xaa, weights_size(&f, (sru_type)type));
-            memset(&packed.config, 0, sizeof packed.config);
             CHECK(!sru_load_bytes(&packed, a, block + offset, file.n, prefix, sentence),
                   "%s: type %d: %s", what, type, sentence);
             check_config(what, &packed.config, &f);
@@ -2176,7 +2164,7 @@ static void check_saved_config(const char *what, const st_file *file, const sru_
     if (!CHECK(st_read_config(&c, file, fault), "%s: %s", what, fault)) return;
     CHECK(!strcmp(file->module, "SRU"), "%s: module '%s'", what, file->module);
     CHECK((int)c.input_size == f->input_size && (int)c.hidden_size == f->hidden_size
-          && (int)c.num_layers == layers_of(f), "%s: sizes in %s", what, file->config);
+          && (int)c.num_layers == naive_layers(f), "%s: sizes in %s", what, file->config);
     CHECK((int)c.bidirectional == f->bidirectional && (int)c.use_tanh == f->use_tanh
           && (int)c.layer_norm == f->layer_norm && (int)c.normalize_after == f->normalize_after
           && (int)c.has_skip_term == !f->no_skip_term && (int)c.rescale == f->rescale
@@ -2189,7 +2177,7 @@ static void check_saved_config(const char *what, const st_file *file, const sru_
           && (float)c.layer_dropout == f->layer_dropout
           && (float)c.weight_c_init == (f->weight_c_init > 0 ? f->weight_c_init : -1),
           "%s: numbers in %s", what, file->config);
-    for (l = 0; l < layers_of(f); l++)
+    for (l = 0; l < naive_layers(f); l++)
         CHECK((int)c.projection[l] == (f->projection_sizes[l] ? f->projection_sizes[l]
                                                               : f->projection_size),
               "%s: projection of layer %d in %s", what, l, file->config);
@@ -2244,9 +2232,9 @@ static void test_round_trips(void)
                       && !memcmp(e->shape, p->shape, p->rank*sizeof *p->shape),
                       "%s: '%s' has another shape or type", what, p->name);
                 if (ends_in(p->name, "scale_x"))
-                    CHECK(test_to_bits(st_value(e, 0)) == test_to_bits(scale_x_of(&f)),
+                    CHECK(test_to_bits(st_value(e, 0)) == test_to_bits((float)naive_scale_x(&f)),
                           "%s: scale_x is %.9g, not %.9g", what, (double)st_value(e, 0),
-                          (double)scale_x_of(&f));
+                          naive_scale_x(&f));
                 for (j = 0; j < e->count && j < (p->end - p->begin)/4; j++)
                     set_bits(expected, p, j, test_to_bits(st_value(e, j)));
             }
@@ -2269,8 +2257,7 @@ static void test_round_trips(void)
             CHECK(from_path->type == to.type, "%s: type %d", what, (int)from_path->type);
             check_config(what, &from_path->config, &f);
             CHECK((uintptr_t)from_path->weights % 64 == 0, "%s: weights not aligned", what);
-            if (to.type == SRU_PLAIN) memcpy(packed, m.weights, weights_size(&f, SRU_PLAIN));
-            else CHECK(!sru_pack(NULL, &to, packed, &m), "%s: sru_pack()", what);
+            CHECK(!sru_pack(NULL, &to, packed, &m), "%s: sru_pack()", what);
             CHECK(!memcmp(packed, from_path->weights, weights_size(&f, to.type)),
                   "%s: sru_load() gives other bytes", what);
             free(packed);
@@ -2334,8 +2321,8 @@ static void test_same_results(void)
         io.B = B;
         io.x = x = test_floats(T*B*(size_t)f.input_size);
         test_fill(x, T*B*(size_t)f.input_size, 1);
-        h = test_floats(T*B*width_of(&f));
-        other = test_floats(T*B*width_of(&f));
+        h = test_floats(T*B*naive_width(&f));
+        other = test_floats(T*B*naive_width(&f));
         state = test_floats(B*size.state);
         io.state = f.bidirectional ? NULL : state;
         io.h = h;
@@ -2343,7 +2330,7 @@ static void test_same_results(void)
         memset(state, 0, B*size.state*sizeof *state);
         io.h = other;
         CHECK(!sru_forward(NULL, loaded, &io), "network %d", round);
-        CHECK(!memcmp(h, other, T*B*width_of(&f)*sizeof *h), "network %d: other results", round);
+        CHECK(!memcmp(h, other, T*B*naive_width(&f)*sizeof *h), "network %d: other results", round);
         free(x);
         free(h);
         free(other);
@@ -2399,7 +2386,7 @@ static void own_of_training(const trainer *t, sru_tensor own[3])
 
 static void go_on(trainer *t, int updates)
 {
-    const size_t rows = TRAINED_T*TRAINED_B, N = width_of(&t->m.config);
+    const size_t rows = TRAINED_T*TRAINED_B, N = naive_width(&t->m.config);
     float *x = test_floats(rows*(size_t)t->m.config.input_size), *h = test_floats(rows*N);
     float *g = test_floats(t->n);
     sru_context ctx;

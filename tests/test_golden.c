@@ -109,28 +109,18 @@ static float *read_floats(golden *g, const char *name, size_t rank, size_t a, si
     return data;
 }
 
-/* The reference's c, (L,B,N) or (2 L,B,D), from and to ours, (B,L,N). */
-static void reorder(const golden *g, float *to, const float *from, int nn_rnn, int to_ours)
-{
-    const size_t K = nn_rnn ? (size_t)g->directions : 1, width = g->N/K, B = g->B;
-    size_t b, l, i;
-    for (l = 0; l < g->L*K; l++)
-        for (b = 0; b < B; b++)
-            for (i = 0; i < width; i++) {
-                const size_t ours = b*g->S + l*width + i, theirs = (l*B + b)*width + i;
-                if (to_ours) to[ours] = from[theirs];
-                else         to[theirs] = from[ours];
-            }
-}
-
-/* A tensor like a state, in the order of sru_io.state; NULL if it is absent. */
+/* A tensor like a state, from the reference's order, (L,B,N) or (2 L,B,D), to ours, (B,L,N); NULL
+   if it is absent. */
 static float *read_state(golden *g, const char *name, int nn_rnn)
 {
-    const size_t K = nn_rnn ? (size_t)g->directions : 1;
-    float *theirs = read_floats(g, name, 3, g->L*K, g->B, g->N/K), *ours;
+    const size_t K = nn_rnn ? (size_t)g->directions : 1, width = g->N/K, B = g->B;
+    float *theirs = read_floats(g, name, 3, g->L*K, B, width), *ours;
+    size_t b, l;
     if (!theirs) return NULL;
-    ours = test_floats(g->B*g->S);
-    reorder(g, ours, theirs, nn_rnn, 1);
+    ours = test_floats(B*g->S);
+    for (l = 0; l < g->L*K; l++)
+        for (b = 0; b < B; b++)
+            memcpy(ours + b*g->S + l*width, theirs + (l*B + b)*width, width*sizeof *ours);
     free(theirs);
     return ours;
 }

@@ -47,14 +47,6 @@ static float *copy(const float *a, size_t n)
     return b;
 }
 
-static double *wide(const float *a, size_t n)
-{
-    double *b = naive_array(n);
-    size_t i;
-    for (i = 0; a && i < n; i++) b[i] = (double)a[i];
-    return b;
-}
-
 static float *junk(size_t n)
 {
     float *a = test_floats(n);
@@ -357,24 +349,24 @@ static naive_net new_oracle(const net *n, const call *k)
     o.model = &n->m;
     o.T = io->T;
     o.B = io->B;
-    o.weights = wide(n->weights, n->count);
-    o.x = wide(k->x, k->xs);
+    o.weights = naive_wide(n->weights, n->count);
+    o.x = naive_wide(k->x, k->xs);
     o.h = naive_array(k->hs);
-    o.state = wide(io->state, k->ss);
+    o.state = naive_wide(io->state, k->ss);
     o.mask_pad = io->mask_pad;
     if (io->dropout_mask && n->m.config.dropout > 0) {
-        o.dropout_mask = wide(io->dropout_mask, k->ss);
+        o.dropout_mask = naive_wide(io->dropout_mask, k->ss);
     }
     if (io->rnn_dropout_mask && n->m.config.rnn_dropout > 0) {
-        o.rnn_dropout_mask = wide(io->rnn_dropout_mask, k->rnn);
+        o.rnn_dropout_mask = naive_wide(io->rnn_dropout_mask, k->rnn);
     }
     if (io->layer_dropout_mask && n->m.config.layer_dropout > 0) {
-        o.layer_dropout_mask = wide(io->layer_dropout_mask, (n->L - 1)*k->hs);
+        o.layer_dropout_mask = naive_wide(io->layer_dropout_mask, (n->L - 1)*k->hs);
     }
-    o.dh = wide(io->dh, k->hs);
+    o.dh = naive_wide(io->dh, k->hs);
     o.dx = naive_array(k->xs);
-    o.dstate = wide(io->dstate, k->ss);
-    o.grads = wide(io->grads, k->count);
+    o.dstate = naive_wide(io->dstate, k->ss);
+    o.grads = naive_wide(io->grads, k->count);
     return o;
 }
 
@@ -440,8 +432,8 @@ static void test_oracle(void)
         p.o = &o;
         p.hs = k.hs;
         p.ss = k.ss;
-        p.state = wide(k.io.state, k.ss);
-        p.cot = wide(k.io.dstate, k.ss);
+        p.state = naive_wide(k.io.state, k.ss);
+        p.cot = naive_wide(k.io.dstate, k.ss);
         net_loss(&p);
         naive_net_backward(&o);
         v[0].name = "x", v[0].value = (double *)o.x, v[0].gradient = o.dx, v[0].n = k.xs;
@@ -514,8 +506,11 @@ static void test_gradients(void)
             if (j != 1 && j != 4) k.io.mask_pad = NULL;
             if (j != 2 && j != 4) {
                 free(k.io.state);
+                k.io.state = NULL;
+            }
+            if (j < 2) {                /* it may be wanted without a state, too */
                 free(k.io.dstate);
-                k.io.state = k.io.dstate = NULL;
+                k.io.dstate = NULL;
             }
             n.m.config = config;
             if (j == 3 || j == 4) {
@@ -726,6 +721,16 @@ static void test_tokens(void)
                       "%s, %lu rows: other gradients without dembedding", what, (unsigned long)V);
                 free(d);
                 end_call(&looked_up, 0);
+
+                looked_up = same_call(&k);          /* without grads */
+                free(looked_up.io.grads);
+                looked_up.io.grads = NULL;
+                looked_up.io.dembedding = d = copy(first, V*n.I);
+                train(&n, &looked_up, c.threads, what);
+                CHECK(alike(d, dtable, V*n.I), "%s, %lu rows: another dembedding without grads",
+                      what, (unsigned long)V);
+                free(d);
+                end_call(&looked_up, 0);
             }
             c.threads = 1;
             looked_up = same_call(&k);              /* in inference */
@@ -884,19 +889,16 @@ static int in_form(net *to, const net *from, sru_type type)
     CHECK(sru_size(&to->size, &c, &to->m, 1, 1) == SRU_OK, "%s", message);
     to->weights = (float *)test_alloc(to->size.weights);
     memset(to->weights, 0xff, to->size.weights);
-    if (type == SRU_PLAIN) {
-        memcpy(to->weights, from->weights, to->size.weights);
-        to->m.weights = to->weights;
-    } else {
-        with.vocab_size = 1;
-        with.embedding = from->weights;
-        memset(&to->m, 0, sizeof to->m);
-        to->m.type = type;
-        CHECK(sru_pack(&c, &to->m, to->weights, &with) == SRU_OK, "%s", message);
-        CHECK(to->m.weights == to->weights && to->m.type == type && to->m.vocab_size == 1
-              && to->m.embedding == with.embedding, "sru_pack has made no model");
-        to->m.vocab_size = 0;
-    }
+    with.vocab_size = 1;
+    with.embedding = from->weights;
+    memset(&to->m, 0, sizeof to->m);
+    to->m.type = type;
+    CHECK(sru_pack(&c, &to->m, to->weights, &with) == SRU_OK, "%s", message);
+    CHECK(to->m.weights == to->weights && to->m.type == type && to->m.vocab_size == 1
+          && to->m.embedding == with.embedding, "sru_pack has made no model");
+    CHECK(type != SRU_PLAIN || !memcmp(to->weights, from->weights, to->size.weights),
+          "packed as PLAIN, weights have other bytes");
+    to->m.vocab_size = 0;
     return 1;
 }
 
@@ -1091,12 +1093,14 @@ static void test_bitwise(void)
 }
 
 /* The inputs of layers are saved alike in training and in inference, which goes through time in
-   chunks. */
+   chunks, of x or of tokens that name the rows of x. */
 static void test_saved(void)
 {
     enum { T = 2500, B = 2, KINDS = 3 };
     static const int kinds[KINDS] = {0, 5, 18};
-    int i, l, tape;
+    int32_t tokens[T*B];
+    int i, l, way;
+    for (i = 0; i < T*B; i++) tokens[i] = i;
     for (i = 0; i < KINDS; i++) {
         sru_config config;
         const char *what = variant(kinds[i], &config);
@@ -1104,22 +1108,26 @@ static void test_saved(void)
         call k = new_call(&n, T, B);
         sru_context c = context(1);
         sru_sizes size;
-        float *saved[2][SRU_MAX_LAYERS];
+        float *saved[3][SRU_MAX_LAYERS];
         CHECK(sru_size(&size, &c, &n.m, T, B) == SRU_OK, "%s", message);
-        for (tape = 0; tape < 2; tape++) {
+        for (way = 0; way < 3; way++) {
             call other = same_call(&k);
             for (l = 0; l < (int)n.L; l++)
-                saved[tape][l] = test_floats(T*B*naive_layer_input(&config, l));
-            other.io.saved = saved[tape];
-            if (tape) other.io.tape = test_alloc(size.tape);
+                saved[way][l] = test_floats(T*B*naive_layer_input(&config, l));
+            other.io.saved = saved[way];
+            if (way == 1) other.io.tape = test_alloc(size.tape);
+            if (way == 2) n.m.vocab_size = T*B, n.m.embedding = k.x, other.io.tokens = tokens;
             CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s: %s", what, message);
             end_call(&other, 0);
         }
         for (l = 0; l < (int)n.L; l++) {
-            CHECK(alike(saved[0][l], saved[1][l], T*B*naive_layer_input(&config, l)),
-                  "%s: another input of layer %d is saved with a tape", what, l);
+            for (way = 1; way < 3; way++) {
+                CHECK(alike(saved[0][l], saved[way][l], T*B*naive_layer_input(&config, l)),
+                      "%s: another input of layer %d is saved with %s", what, l,
+                      way == 1 ? "a tape" : "tokens");
+                free(saved[way][l]);
+            }
             free(saved[0][l]);
-            free(saved[1][l]);
         }
         end_call(&k, 1);
         free(n.weights);
@@ -1540,14 +1548,6 @@ static void test_tensors(void)
 
 /* ---- Errors --------------------------------------------------------------------------------- */
 
-static float not_a_number(void)
-{
-    uint32_t bits = 0x7fc00000;
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
 /* Sets a configuration i that no network can have; 0 past the last. */
 static const char *bad_config(int i, sru_config *c)
 {
@@ -1565,16 +1565,16 @@ static const char *bad_config(int i, sru_config *c)
     case 9:  c->dropout = -0.1f;                    return "dropout -0.1";
     case 10: c->rnn_dropout = 1.5f;                 return "rnn_dropout 1.5";
     case 11: c->layer_dropout = -1;                 return "layer_dropout -1";
-    case 12: c->dropout = not_a_number();           return "dropout NaN";
-    case 13: c->rnn_dropout = not_a_number();       return "rnn_dropout NaN";
-    case 14: c->layer_dropout = not_a_number();     return "layer_dropout NaN";
-    case 15: c->highway_bias = not_a_number();      return "highway_bias NaN";
-    case 16: c->weight_c_init = not_a_number();     return "weight_c_init NaN";
+    case 12: test_make_nan(&c->dropout);            return "dropout NaN";
+    case 13: test_make_nan(&c->rnn_dropout);        return "rnn_dropout NaN";
+    case 14: test_make_nan(&c->layer_dropout);      return "layer_dropout NaN";
+    case 15: test_make_nan(&c->highway_bias);       return "highway_bias NaN";
+    case 16: test_make_nan(&c->weight_c_init);      return "weight_c_init NaN";
     case 17: c->highway_bias = -1000;               return "highway_bias -1000";
     case 18: c->highway_bias = 80;                  return "highway_bias 80";
     case 19: c->weight_c_init = -0.5f;              return "weight_c_init -0.5";
     case 20: c->scale_x = -1;                       return "scale_x -1";
-    case 21: c->scale_x = not_a_number();           return "scale_x NaN";
+    case 21: test_make_nan(&c->scale_x);            return "scale_x NaN";
     case 22: c->window = -1;                        return "window -1";
     case 23: c->attention_every_n_layers = -1;      return "attention_every_n_layers -1";
     case 24: c->attention_last_n_layers = -2;       return "attention_last_n_layers -2";
@@ -1651,7 +1651,6 @@ static void test_errors(void)
     io = k.io;
     io.h = k.x;
     m = n.m;
-    CHECK(sru_forward(&c, &m, &io) == (in_place(&n) ? SRU_OK : SRU_EINVAL), "forward: in place");
     m.config.input_size = 2;
     m.config.hidden_size = m.config.bidirectional = 1;
     expect(sru_forward(&c, &m, &io), SRU_EINVAL, "forward: in place in two directions");

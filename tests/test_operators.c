@@ -52,12 +52,7 @@ static float *zeros(size_t n)
 static float *as_multiplied(float *a, size_t n)
 {
     size_t i;
-    uint32_t bits;
-    for (i = 0; i < n && bf16; i++) {
-        memcpy(&bits, &a[i], 4);
-        bits &= 0xffff0000u;
-        memcpy(&a[i], &bits, 4);
-    }
+    for (i = 0; i < n && bf16; i++) test_set_bits(&a[i], test_bits_at(&a[i]) & 0xffff0000u);
     return a;
 }
 
@@ -222,12 +217,11 @@ static double scan_loss(void *arg)
 
 static void test_oracle_scan(int kind)
 {
-    naive_variable v[9];
+    naive_variable v[8];
     problem p;
     naive_scan *s = &p.scan;
     size_t rows, gates, i;
     uint8_t *pad;
-    double *du, *dx, *da, *dw, *dv, *dbias, *dvt;
     char what[64];
     memset(&p, 0, sizeof p);
     s->T = 6;
@@ -262,23 +256,22 @@ static void test_oracle_scan(int kind)
     s->dh = p.cot;
     s->dc = reals(s->B*s->N);
     memcpy(s->dc, p.cotT, s->B*s->N*sizeof(double));
-    s->du = du = reals(rows*(size_t)s->K*s->N);
-    s->dx = dx = reals(rows*s->N);
-    s->da = da = reals(rows*s->I);
-    s->dw = dw = reals((size_t)s->K*s->N*s->I);
-    s->dv = dv = reals(gates*s->N);
-    s->dbias = dbias = reals(gates*s->N);
+    s->du = reals(rows*(size_t)s->K*s->N);
+    s->dx = reals(rows*s->N);
+    s->da = reals(rows*s->I);
+    s->dw = reals((size_t)s->K*s->N*s->I);
+    s->dv = reals(gates*s->N);
+    s->dbias = reals(gates*s->N);
     if (s->vt) s->dvt = reals(rows*gates*s->N);
-    dvt = s->dvt;
     naive_scan_backward(s);
-    v[0] = variable("x", s->x, dx, rows*s->N);
-    v[1] = variable("v", s->v, dv, gates*s->N);
-    v[2] = variable("bias", s->bias, dbias, gates*s->N);
-    v[3] = variable("vt", s->vt, dvt, rows*gates*s->N);
+    v[0] = variable("x", s->x, s->dx, rows*s->N);
+    v[1] = variable("v", s->v, s->dv, gates*s->N);
+    v[2] = variable("bias", s->bias, s->dbias, gates*s->N);
+    v[3] = variable("vt", s->vt, s->dvt, rows*gates*s->N);
     v[4] = variable("c0", s->c0, s->dc, s->B*s->N);
-    v[5] = variable("w", s->w, dw, (size_t)s->K*s->N*s->I);
-    v[6] = variable("a", s->w ? s->a : NULL, da, rows*s->I);
-    v[7] = variable("u", s->w ? NULL : s->u, du, rows*(size_t)s->K*s->N);
+    v[5] = variable("w", s->w, s->dw, (size_t)s->K*s->N*s->I);
+    v[6] = variable("a", s->w ? s->a : NULL, s->da, rows*s->I);
+    v[7] = variable("u", s->w ? NULL : s->u, s->du, rows*(size_t)s->K*s->N);
     sprintf(what, "scan of kind %d", kind);
     naive_check_gradient(what, scan_loss, &p, v, 8);
     release();
@@ -616,11 +609,10 @@ static void test_linear_rows(void)
 /* v rounded to the nearest bfloat16, of two as near to the even one. Denormals count as 0. */
 static float nearest(float v)
 {
-    uint32_t bits;
-    memcpy(&bits, &v, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000) return v;
-    bits = (bits & 0x7fffffff) < 0x00800000 ? 0 : (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-    memcpy(&v, &bits, 4);
+    const uint32_t bits = test_bits_at(&v);
+    if (is_nan(&v)) return v;
+    test_set_bits(&v, (bits & 0x7fffffff) < 0x00800000 ? 0
+                      : (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
     return v;
 }
 
@@ -641,7 +633,7 @@ static void test_rounding(void)
             uint32_t bits = (uint32_t)test_bits();
             if (!turn) bits = edges[i%COUNT(edges)] | (i < COUNT(edges) ? 0 : 0x80000000u);
             if (turn & 1) bits = (bits & 0xffff0001u) | 0x8000;
-            memcpy(&v[i], &bits, 4);
+            test_set_bits(&v[i], bits);
         }
         for (place = 0; place < 6; place++) {
             size_t wrong = 0, pairs = place > 3;
@@ -1166,6 +1158,16 @@ static void test_scan_shape(size_t T, size_t B, size_t N, size_t I, unsigned fla
     run_scan(&q, 1, p.what);
     CHECK(same_results(&q, &whole), "%s: other bits without tape", p.what);
     test_scan_bits(&q, p.what, "PLAIN");
+    fresh(&q, 1);
+    q.u = NULL;
+    run_scan(&q, 1, p.what);
+    CHECK(same_results(&q, &whole) && alike(q.c, whole.c, rows*N), "%s: other bits with c and "
+          "without u", p.what);
+    fresh(&q, 1);
+    q.c = NULL;
+    run_scan(&q, 1, p.what);
+    CHECK(same_results(&q, &whole) && alike(q.u, whole.u, rows*KN), "%s: other bits with u and "
+          "without c", p.what);
     test_scan_backward(whole, p.o, p.what);
 
     for (type = SRU_F32; type <= SRU_Q8; type++) {
@@ -1578,6 +1580,13 @@ static void test_layernorm_shape(size_t rows, size_t n)
                   "%d threads", R, M, threads);
         }
         c.threads = 1;
+        {
+            float *dg1 = copy(dg0, n), *db1 = copy(db0, n);
+            op->layernorm_backward(&c, NULL, dg1, NULL, dy, x, gain, stats, beta, rows, n);
+            op->layernorm_backward(&c, NULL, NULL, db1, dy, x, gain, stats, beta, rows, n);
+            CHECK(same(dg1, dg, n*sizeof *dg) && same(db1, db, n*sizeof *db), "layer norm "
+                  "(%lu,%lu): other gradient bits one at a time", R, M);
+        }
         if (rows) {
             float *dx1 = copy(dx0 + (rows - 1)*n, n);
             op->layernorm_backward(&c, dx1, NULL, NULL, dy + (rows - 1)*n, x + (rows - 1)*n, gain,
@@ -2068,6 +2077,9 @@ static void test_dropout(void)
         }
         op->dropout(&ctx, a, x, NULL, 0, 9, 0, T, m);
         CHECK(same(a, x, T*m*sizeof *a), "dropout: p = 0 changes x");
+        op->dropout(&ctx, a, x, NULL, 0, 9, 1, T, m);
+        for (i = 0, right = 1; i < T*m; i++) right = right && a[i] == 2*x[i];
+        CHECK(right, "dropout: p = 0 and beta 1 are not y += x");
         memcpy(b, c, T*m*sizeof *b);
         op->dropout(&ctx, b, x, mask, 0, 0, 1, T, m);
         for (i = 0, right = 1; i < T*m; i++) {

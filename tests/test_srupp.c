@@ -1,6 +1,5 @@
 /* SRU++: the attention operator against a naive one; gradients of whole stacks against finite
    differences in double; streaming, bit for bit; and memory, which must grow linearly. */
-#include "test.h"
 #include "naive.h"
 #include <unistd.h>
 
@@ -94,14 +93,6 @@ static void naive_attend(const naive_attention *p)
     free(w);
     free(dw);
     free(a);
-}
-
-static REAL *widen(const float *x, size_t n)
-{
-    REAL *y = naive_array(n);
-    size_t i;
-    for (i = 0; x && i < n; i++) y[i] = (REAL)x[i];
-    return y;
 }
 
 static uint8_t *random_mask(size_t n, unsigned one_in)
@@ -244,15 +235,15 @@ static void run_attention_case(const attention_case *k, int check_naive)
     p.H = k->H;
     p.window = k->window;
     p.causal = k->causal;
-    p.q = widen(q, n);
-    p.kv = widen(kv, m);
+    p.q = naive_wide(q, n);
+    p.kv = naive_wide(kv, m);
     p.alpha = k->plain ? NULL : &wide_alpha;
     p.mask_pad = k->masks ? pad : NULL;
     p.memory_mask_pad = k->masks ? memory_pad : NULL;
-    p.attn_mask = k->bias ? widen(bias, k->T*S) : NULL;
+    p.attn_mask = k->bias ? naive_wide(bias, k->T*S) : NULL;
     p.dropped = k->dropout > 0 ? dropped : NULL;
     p.o = naive_array(n);
-    p.dout = widen(dout, n);
+    p.dout = naive_wide(dout, n);
     p.dq = naive_array(n);
     p.dkv = naive_array(m);
     p.dalpha = k->plain ? NULL : &wide_dalpha;
@@ -325,9 +316,9 @@ static void run_attention_case(const attention_case *k, int check_naive)
               "dalpha is %g, should be %g", (double)dalpha, (double)wide_dalpha);
     }
     if (k->bias)
-        CHECK(o[0] == (k->plain ? 0 : q[0]) && a[0] == 0 && stats[1] == 0,
-              "a query that sees nothing, of %g, gives %g, %g, %g", (double)q[0], (double)o[0],
-              (double)a[0], (double)stats[1]);
+        CHECK(o[0] == (k->plain ? 0 : q[0]) && a[0] == 0 && stats[0] == 0 && stats[1] == 0,
+              "a query that sees nothing, of %g, gives %g, %g, %g, %g", (double)q[0], (double)o[0],
+              (double)a[0], (double)stats[0], (double)stats[1]);
     if (k->dropout == 0) check_alone(&c, &s, k->B - 1);
     free(q); free(kv); free(dout); free(bias); free(o); free(a); free(stats); free(dq); free(dkv);
     free(first); free(pad); free(memory_pad); free(dropped);
@@ -373,6 +364,54 @@ static void test_attention_prefixes(void)
               "themselves", (int)s.T, T);
     }
     free(q); free(kv); free(o); free(whole);
+}
+
+/* Rings of one's own: in calls of any length, o is that of a window. A padded step leaves its o and
+   the ring alone, and nothing is written behind a ring. */
+static void test_attention_rings(void)
+{
+    enum { T = 200, B = 2, H = 2, P = 10, WINDOW = 70, LENGTH = 2 + 192*(P + H*16), MORE = 3 };
+    static const size_t parts[] = { 1, 33, T };
+    float *q = test_floats(T*B*P), *kv = test_floats(T*B*2*P), *o = test_floats(T*B*P);
+    float *whole = test_floats(T*B*P), *rings = test_floats(B*(LENGTH + MORE));
+    char error[SRU_ERROR_SIZE] = "";
+    const sru_context c = context(1, error);
+    uint8_t pad[T*B];
+    sru_attention s;
+    size_t i, t, b;
+    memset(pad, 1, sizeof pad);
+    memset(&s, 0, sizeof s);
+    test_fill(q, T*B*P, 2);
+    test_fill(kv, T*B*2*P, 1);
+    s.T = T;
+    s.B = B;
+    s.P = P;
+    s.H = H;
+    s.window = WINDOW;
+    s.q = q;
+    s.kv = kv;
+    s.o = whole;
+    CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+    s.ring = rings;
+    s.ld_ring = LENGTH + MORE;
+    for (i = 0; i < sizeof parts/sizeof *parts; i++) {
+        memset(rings, 0, B*s.ld_ring*4);
+        for (t = 0; t < T; t += s.T) {
+            s.T = T - t < parts[i] ? T - t : parts[i];
+            s.q = q + t*B*P;
+            s.kv = kv + t*B*2*P;
+            s.o = o + t*B*P;
+            s.mask_pad = NULL;
+            CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+            s.mask_pad = pad;
+            CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+        }
+        CHECK(!memcmp(o, whole, T*B*P*4), "rings in calls of %d steps give other bits than a "
+              "window", (int)parts[i]);
+        for (b = 0; b < B; b++)
+            test_constant("what follows a ring", rings + b*s.ld_ring + LENGTH, MORE, 0);
+    }
+    free(q); free(kv); free(o); free(whole); free(rings);
 }
 
 /* One head, and what it computed the first time. */
@@ -592,11 +631,12 @@ static REAL stack_loss(void *arg)
         scan.I = P;
         scan.K = (int)K;
         scan.bidirectional = f->bidirectional;
+        scan.use_tanh = f->use_tanh;
         scan.scale_x = naive_scale_x(f);
         scan.a = o;
         scan.w = w;
         scan.u = u;
-        scan.x = x;
+        scan.x = f->no_skip_term ? NULL : x;
         scan.v = p->weights + naive_find(&p->model, l, "weight_c");
         scan.bias = p->weights + naive_find(&p->model, l, "bias");
         scan.mask_pad = p->mask_pad;
@@ -643,11 +683,13 @@ static sru_config stack_config(int variant)
     case 6: f.num_layers = 3; f.attention_last_n_layers = 1; f.input_size = 5; break;
     case 7: f.attention_last_n_layers = -1; break;
     case 8: f.input_size = 5; f.proj_input_to_hidden_first = 1; f.no_attn_layer_norm = 1; break;
+    case 9: f.use_tanh = 1; f.scale_x = 1.5f; break;
+    case 10: f.no_skip_term = f.v1 = 1; break;
     default: f.bidirectional = 1; f.layer_norm = 1; f.num_layers = 3; f.num_heads = 6; break;
     }
     return f;
 }
-enum { VARIANTS = 10 };
+enum { VARIANTS = 12 };
 
 /* Compares the library's gradient along random directions with the slope of the naive loss, by
    central differences in double. It is of float32: 3e-5 of its length is about 250 roundings. */
@@ -731,9 +773,9 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
     p.T = T;
     p.B = B;
     p.M = M;
-    p.weights = widen(w, n.weights/4);
-    p.x = widen(x, T*B*I);
-    p.dh = widen(dh, T*B*N);
+    p.weights = naive_wide(w, n.weights/4);
+    p.x = naive_wide(x, T*B*I);
+    p.dh = naive_wide(dh, T*B*N);
     {
         REAL *s0 = naive_array(B*S), *ds = naive_array(B*S);
         for (b = 0; b < B; b++) for (i = 0; i < S; i++) {
@@ -743,7 +785,7 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
         p.state = s0;
         p.dstate = ds;
     }
-    p.attn_mask = masks ? widen(bias, T*(M + T)) : NULL;
+    p.attn_mask = masks ? naive_wide(bias, T*(M + T)) : NULL;
     p.mask_pad = masks ? pad : NULL;
     p.memory_mask_pad = masks ? memory_pad : NULL;
     for (l = 0; l < L; l++) {
@@ -752,7 +794,7 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
         dmemory[l] = test_floats(m);
         test_fill(memory[l], m, 2);
         test_fill(dmemory[l], m, 2);
-        p.memory[l] = widen(memory[l], m);
+        p.memory[l] = naive_wide(memory[l], m);
     }
 
     io.T = T;
@@ -777,6 +819,7 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
     io.dx = dx;
     io.dstate = dstate;
     io.grads = g;
+    for (i = 0; i < n.weights/4; i++) g[i] = 0.5f;          /* to which gradients are added */
     CHECK(sru_forward(&c, &p.model, &io) == SRU_OK, "%s", error);
     {
         /* the loss itself first */
@@ -789,6 +832,7 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
     }
     memset(c.work, 0xff, n.train_work);
     CHECK(sru_backward(&c, &p.model, &io) == SRU_OK, "%s", error);
+    for (i = 0; i < n.weights/4; i++) g[i] -= 0.5f;
     check_slope("x", &p, (REAL *)(uintptr_t)p.x, dx, T*B*I, variant);
     for (b = 0; b < B; b++)
         test_constant("a ring, after training", state + b*n.state + S, n.state - S, 0.5f);
@@ -800,7 +844,10 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
                     M*B*naive_layer_input(&p.model.config, l), variant);
     for (i = 0; sru_get_tensor(&t, &p.model, (int)i); i++) {
         const size_t at = (size_t)(t.data - w), count = t.shape[0]*(t.shape[1] ? t.shape[1] : 1);
-        check_slope(t.name, &p, (REAL *)(uintptr_t)(p.weights + at), g + at, count, variant);
+        if (p.model.config.v1 && strstr(t.name, "weight_c"))
+            test_constant("the gradient of v with v1", g + at, count, 0);
+        else
+            check_slope(t.name, &p, (REAL *)(uintptr_t)(p.weights + at), g + at, count, variant);
     }
     for (l = 0; l < L; l++) {
         free(memory[l]);
@@ -955,6 +1002,8 @@ static void test_ring_and_tape(void)
     double error;
     test_fill(x, T*B*N, 2);
     f = plain_config(N, 8);
+    f.num_layers = 4;
+    f.attention_every_n_layers = 2;     /* two have rings */
     f.window = 70;
     weights = make_model(&m, &f, SRU_PLAIN, T, B, &n);
     memset(&io, 0, sizeof io);
@@ -978,14 +1027,15 @@ static void test_ring_and_tape(void)
 }
 
 /* A padded step counts as one of the window in training, and in inference with attn_mask or memory,
-   even if these hide nothing; rings do not count it. What such calls need is measured. */
+   even if these hide nothing, and leaves rings alone, even if there is no memory in `memory`; rings
+   do not count it. What such calls need is measured. */
 static void test_padded_windows(void)
 {
     enum { T = 40, B = 2, N = 17, M = 64 };
     float *x = test_floats(T*B*N), *h = test_floats(T*B*N), *tape_h = test_floats(T*B*N);
     float *memory = test_floats(M*B*N), *mask = test_floats(T*T), *dx = test_floats(T*B*N);
-    float *grads[2];
-    const float *memories[2];
+    float *grads[2], *state;
+    const float *memories[2], *none[2] = { NULL, NULL };
     float *dmemories[2] = { NULL, NULL };
     uint8_t *pad = random_mask(T*B, 4), hidden[M*B];
     char error[SRU_ERROR_SIZE] = "";
@@ -995,6 +1045,7 @@ static void test_padded_windows(void)
     sru_sizes n;
     sru_io io;
     void *weights;
+    size_t j;
     int i;
     test_fill(x, T*B*N, 2);
     test_fill(memory, M*B*N, 2);
@@ -1002,6 +1053,7 @@ static void test_padded_windows(void)
     memories[0] = memories[1] = memory;
     f.window = 5;
     weights = make_model(&m, &f, SRU_PLAIN, T + M, B, &n);
+    state = test_floats(B*n.state);
     memset(&io, 0, sizeof io);
     io.T = T;
     io.B = B;
@@ -1010,14 +1062,16 @@ static void test_padded_windows(void)
     io.h = tape_h;
     io.tape = test_alloc(n.tape);
     CHECK(sru_forward(&c, &m, &io) == SRU_OK, "%s", error);
-    for (i = 0; i < 3; i++) {
+    for (i = 0; i < 4; i++) {
         sru_io call = io;
         size_t need = 0, more;
         double off;
         call.h = h;
+        call.state = state;
         call.tape = NULL;
         if (i == 0) call.attn_mask = mask;
         if (i == 1) call.memory = memories, call.memory_length = M, call.memory_mask_pad = hidden;
+        if (i == 2) call.memory = none;
         memset(h, 0, T*B*N*4);
         c.measure = &need;
         CHECK(sru_forward(&c, &m, &call) == SRU_OK, "%s", error);
@@ -1031,9 +1085,12 @@ static void test_padded_windows(void)
         CHECK(sru_forward(&c, &m, &call) == SRU_ENOMEM, "%lu bytes are enough",
               (unsigned long)c.work_size);
         c.work_size = need;
+        for (j = 0; j < B*n.state; j++) state[j] = j % n.state < 2*N || i == 3 ? 0 : 0.5f;
         CHECK(sru_forward(&c, &m, &call) == SRU_OK, "%s", error);
         off = test_error(h, tape_h, T*B*N);
-        CHECK(i < 2 ? off < 1e-6 : off > 1e-3, "inference %d differs from training by %g", i, off);
+        CHECK(i < 3 ? off < 1e-6 : off > 1e-3, "inference %d differs from training by %g", i, off);
+        for (j = 0; j < B && i < 3; j++)
+            test_constant("a ring that is not used", state + j*n.state + 2*N, n.state - 2*N, 0.5f);
         free(c.work);
         c.work = NULL;
     }
@@ -1062,7 +1119,7 @@ static void test_padded_windows(void)
     io.saved = dmemories;
     CHECK(sru_forward(&c, &m, &io) == SRU_EINVAL && strstr(error, "saved and memory"), "%s", error);
     free(x); free(h); free(tape_h); free(memory); free(mask); free(dx); free(pad); free(grads[0]);
-    free(grads[1]); free(io.tape); free(weights);
+    free(grads[1]); free(io.tape); free(weights); free(state);
 }
 
 /* Scratch memory for many sequences is enough for fewer: threads then share a ring, for which they
@@ -1176,7 +1233,7 @@ static void test_dropout(void)
     f.attn_dropout = 0.4f;
     weights = make_model(&m, &f, SRU_PLAIN, T, B, &n);
     memset(&io, 0, sizeof io);
-    c = context(0, NULL);
+    c = context(1, NULL);
     io.T = T;
     io.B = B;
     io.x = x;
@@ -1185,7 +1242,6 @@ static void test_dropout(void)
     io.dx = dx;
     io.grads = (float *)test_alloc(n.weights);
     io.tape = test_alloc(n.tape);
-    c.threads = 1;
     CHECK(sru_forward(&c, &m, &io) == SRU_OK, "sru_forward failed");
     CHECK(sru_backward(&c, &m, &io) == SRU_OK, "sru_backward failed");
     c.threads = 3;
@@ -1300,8 +1356,11 @@ static void test_ids(void)
         CHECK(times == should[k].times && places == should[k].n, "%d times with probability %g, "
               "for %d places", times, (double)should[k].p, (int)places);
     }
-    for (i = 0; i < count; i++)
+    for (i = 0; i < count; i++) {
         for (k = 0; k < i; k++) same += drawn[i] == drawn[k];
+        CHECK(drawn[i] >> 31, "a network draws from %lu, an id of the caller's",
+              (unsigned long)drawn[i]);
+    }
     CHECK(!same, "%d dropouts draw the same numbers as others", same);
     id_count = 0;
     CHECK(sru_backward(&c, &m, &io) == SRU_OK, "sru_backward failed");
@@ -1499,6 +1558,7 @@ static void run_all(void)
 {
     test_attention();
     test_attention_prefixes();
+    test_attention_rings();
     test_attention_masked();
     test_attention_hidden();
     test_attention_saturated();
