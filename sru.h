@@ -6529,8 +6529,8 @@ SRU__INLINE void SRU__FN(scan_load)(const sru__scan_job *s, const int gates, siz
     }
 }
 
-/* v of a gate in one step: vt is added, unless it is NULL. It is as if rounded, for with -mavx gcc
-   multiplies it in both cases apart, and cannot fuse that product with a sum behind them. */
+/* v of a gate in one step: vt is added, unless it is NULL. Both cases must meet before v is
+   multiplied: with -mavx, gcc moves the product into each, where no sum can be fused with it. */
 SRU__INLINE sru__vec SRU__FN(scan_v)(sru__vec v, const float *vt, size_t at, size_t n)
 {
     return sru__rounded(vt ? v + sru__load_part(vt + at, n) : v);

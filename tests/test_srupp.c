@@ -335,6 +335,24 @@ static void test_attention(void)
     checked = 1;
 }
 
+/* Fills queries, keys and values with random numbers for an attention that writes o. */
+static sru_attention random_attention(float *q, float *kv, float *o, size_t T, size_t B, int H,
+                                      size_t P)
+{
+    sru_attention s;
+    memset(&s, 0, sizeof s);
+    test_fill(q, T*B*P, 2);
+    test_fill(kv, T*B*2*P, 1);
+    s.T = T;
+    s.B = B;
+    s.P = P;
+    s.H = H;
+    s.q = q;
+    s.kv = kv;
+    s.o = o;
+    return s;
+}
+
 /* A step that sees no later steps gets the same bits however many of these there are, although the
    last block of keys is then a short one. */
 static void test_attention_prefixes(void)
@@ -344,18 +362,8 @@ static void test_attention_prefixes(void)
     float *whole = test_floats(T*B*P);
     char error[SRU_ERROR_SIZE] = "";
     const sru_context c = context(1, error);
-    sru_attention s;
-    memset(&s, 0, sizeof s);
-    test_fill(q, T*B*P, 2);
-    test_fill(kv, T*B*2*P, 1);
-    s.B = B;
-    s.P = P;
-    s.H = H;
+    sru_attention s = random_attention(q, kv, whole, T, B, H, P);
     s.causal = 1;
-    s.q = q;
-    s.kv = kv;
-    s.T = T;
-    s.o = whole;
     CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
     s.o = o;
     for (s.T = 1; s.T < T; s.T++) {
@@ -377,20 +385,10 @@ static void test_attention_rings(void)
     char error[SRU_ERROR_SIZE] = "";
     const sru_context c = context(1, error);
     uint8_t pad[T*B];
-    sru_attention s;
+    sru_attention s = random_attention(q, kv, whole, T, B, H, P);
     size_t i, t, b;
     memset(pad, 1, sizeof pad);
-    memset(&s, 0, sizeof s);
-    test_fill(q, T*B*P, 2);
-    test_fill(kv, T*B*2*P, 1);
-    s.T = T;
-    s.B = B;
-    s.P = P;
-    s.H = H;
     s.window = WINDOW;
-    s.q = q;
-    s.kv = kv;
-    s.o = whole;
     CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
     s.ring = rings;
     s.ld_ring = LENGTH + MORE;
