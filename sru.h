@@ -1396,7 +1396,7 @@ static int sru__far(sru_type type, size_t n, size_t k)
 static int sru__singly(sru_type type, size_t rows, size_t panels)
 {
     if (type == SRU_PLAIN) return 0;
-    return rows <= (type == SRU_F32 ? 1 : panels < 4 ? 2 : type == SRU_BF16 ? 8 : 5);
+    return rows <= (type == SRU_F32 ? 1 : panels < 4 ? 2 : type == SRU_BF16 ? 8 : 4);
 }
 
 /* While the strips of a product are multiplied by `count` panels of weights outside the cache, the
@@ -1432,7 +1432,7 @@ static size_t sru__ahead(const sru__kernels *kern, sru_type type, uintptr_t *ahe
    are read in place; columns in place or packed, one strip after another: see sru__packs(). */
 static int sru__strip_width(size_t full, size_t left)
 {
-    return (int)sru__min(left <= 2 ? left : left <= 4 ? 4 : full, full);
+    return (int)sru__min(left <= 4 ? left : full, full);
 }
 
 /* Transposes four rows of four values. */
@@ -6151,7 +6151,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     enum { QUADS = (SRU__MR + 3) / 4 };
     /* four rows are addressed from one pointer: eight pointers would take too many registers */
     const float *bp[SRU__NP_ONE], *quad[QUADS];
-    size_t first[QUADS], at[4];
+    size_t first[QUADS];
     /* rows of C to fetch, each at the end of its panel: if a panel begins within a cache line, the
        panel before has brought that line. Rows that are close together are in the cache already */
     const size_t fetched = SRU__W == 16 && rows > 1 && ldc > 16 * SRU__PANEL ? (unsigned)rows : 0;
@@ -6159,10 +6159,8 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     size_t p, end, line = 0;
     int i, j;
     SRU__EACH(j, panels, SRU__NP_ONE) bp[j] = b[j];
-    /* row i of the tile is row first[i/4] + at[i%4] of A and C. If only three of four rows exist,
-       the last is the third again; of more, the second quad ends with the last row that exists */
-    SRU__EACH(i, rows < 4 ? rows : 4, 4)
-        at[i] = (size_t)(rows == 4 && i == mr ? i - 1 : i);
+    /* row i of the tile is row first[i/4] + i%4 of A and C: the second quad ends with the last row
+       that exists */
     SRU__EACH(i, (rows + 3) / 4, QUADS) {
         first[i] = (size_t)(i ? mr - (rows - 4 * i) : 0);
         quad[i] = a + first[i] * row;
@@ -6170,7 +6168,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
             acc[i][j] = !add ? sru__zero()
-                      : sru__load(c + (first[i / 4] + at[i % 4]) * ldc
+                      : sru__load(c + (first[i / 4] + (unsigned)i % 4) * ldc
                                     + (size_t)(j / SRU__VP) * plane
                                     + (size_t)(j % SRU__VP) * SRU__W);
     }
@@ -6191,7 +6189,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
                 bv[j] = sru__load(bp[j / SRU__VP] + p * SRU__PANEL
                                   + (size_t)(j % SRU__VP) * SRU__W);
             SRU__EACH(i, rows, SRU__MR) {
-                const float ai = quad[i / 4][at[i % 4] * row];
+                const float ai = quad[i / 4][(unsigned)i % 4 * row];
                 SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
                     acc[i][j] = sru__one_of(rows * vectors,
                                             SRU__FN(step)(pairs, acc[i][j], ai, bv[j]));
@@ -6209,7 +6207,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     SRU__ANEW(plane);
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
-            sru__store(c + (first[i / 4] + at[i % 4]) * ldc + (size_t)(j / SRU__VP) * plane
+            sru__store(c + (first[i / 4] + (unsigned)i % 4) * ldc + (size_t)(j / SRU__VP) * plane
                          + (size_t)(j % SRU__VP) * SRU__W, acc[i][j]);
     }
 }
@@ -6255,7 +6253,7 @@ SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels
     if (part) SRU__FN(copy_tile)(t, c, ldc, plane, mr, panels, nr, 1);
 }
 
-/* A strip of `rows` rows (SRU__MR, 4, 2 or 1), of which mr exist, times any number of panels. Tile
+/* A strip of `rows` rows (SRU__MR, or 1 to 4), of which mr exist, times any number of panels. Tile
    j fetches `quarters` quarters of a panel from address ahead[j], unless it is 0; see above. */
 SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_t row, size_t col,
                                 int rows, const float *const *b, int panels, float *c, size_t ldc,
@@ -6280,6 +6278,7 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
         else if (rows == 1) SRU__KNOWN(SRU__TILE, 1, SRU__NP_ONE);
 #if SRU__MR > 2
         else if (rows == 4) SRU__KNOWN(SRU__TILE, 4, SRU__NP);
+        else if (rows == 3) SRU__KNOWN(SRU__TILE, 3, SRU__NP);
         else SRU__KNOWN(SRU__TILE, 2, SRU__NP_TWO);
 #endif
 #undef SRU__TILE
@@ -6293,14 +6292,15 @@ static void SRU__FN(product)(size_t k, const float *a, size_t row, size_t col, i
                              const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                              int add, int mr, int nr, const uintptr_t *ahead, size_t quarters)
 {
-    /* five or six rows are computed in two turns, because vectors of 16 take longer to multiply
+    /* five to seven rows are computed in two turns, because vectors of 16 take longer to multiply
        than to load again; but not with a single panel, whose few sums wait for one another */
-    if (SRU__W == 16 && rows == SRU__MR && panels > 1 && (mr == 5 || mr == 6)) {
-        SRU__FN(product)(k, a, row, col, 4, b, panels, c, ldc, plane, add, 4, nr, ahead,
+    if (SRU__W == 16 && rows == SRU__MR && panels > 1 && mr < SRU__MR) {
+        const int half = (mr + 1) / 2;
+        SRU__FN(product)(k, a, row, col, half, b, panels, c, ldc, plane, add, half, nr, ahead,
                          quarters);
-        a += 4 * row;
-        c += 4 * ldc;
-        rows = mr -= 4;
+        a += (unsigned)half * row;
+        c += (unsigned)half * ldc;
+        rows = mr -= half;
         quarters = 0;
     }
     SRU__FN(strip)(0, k, a, row, col, rows, b, panels, c, ldc, plane, add, mr, nr, ahead,
