@@ -47,11 +47,13 @@
    Results     of CPUs, from finite numbers on one machine and build, are the same bits for any
                number of threads and any other sequences in the batch. They are also the same for
                any division of a sequence into calls, unless the network is bidirectional, or
-               attends without a window, to memory, or in training. (What random dropout leaves out
-               depends on places in batch and call.) GPUs give the same bits for the same calls.
+               attends without a window, to memory, with attn_mask, or in training. (What random
+               dropout leaves out depends on places in batch and call.) GPUs give the same bits for
+               the same calls.
    Denormals   (numbers below 1.2e-38) count as 0 on most processors.
-   Errors      are returned. Nothing prints, exits or aborts. After SRU_ENOMEM or SRU_EDEVICE, do
-               not use what the call was to write (outputs, state, gradients).
+   Errors      are returned. Nothing prints, exits or aborts (but OpenMP's library does, if it
+               cannot start a thread). After SRU_ENOMEM or SRU_EDEVICE, do not use what the call was
+               to write (outputs, state, gradients).
 
    OPTIONS, defined before sru.h is included, alike in all files
    SRU_IMPLEMENTATION   adds the code: in one file only
@@ -95,8 +97,9 @@ extern "C" {
 
 typedef enum sru_status {
     SRU_OK     =  0,
-    SRU_EINVAL = -1,    /* a size is out of range, a pointer is NULL, or a type is not offered */
-    SRU_ENOMEM = -2,    /* ctx->work is too small, or it is NULL and SRU_MALLOC failed */
+    SRU_EINVAL = -1,    /* a size or value is out of range, a pointer is NULL or that of another
+                           array, a name does not do, or a type is not offered */
+    SRU_ENOMEM = -2,    /* ctx->work is too small, SRU_MALLOC failed, or a size overflows */
     SRU_EFILE  = -3,    /* the file is damaged, is not what was expected, or cannot be written */
     SRU_ENOENT = -4,    /* sru_read_tensor(): the file has no tensor of this name */
     SRU_EDEVICE = -5    /* sru_cuda.cu: there is no suitable GPU, or it failed */
@@ -225,19 +228,21 @@ typedef struct sru_io {
                                        taken before step T-1 and left after step 0. The reference's
                                        c, (L,B,N) or with nn_rnn_compatible_return (2 L,B,D), has
                                        the same order within a sequence */
-    const uint8_t *mask_pad;        /* (T,B) 1: padding. State stays, h is 0, no step attends to it.
-                                       x, and what is computed from it, must still be finite there.
+    const uint8_t *mask_pad;        /* (T,B) 1: padding. State stays, h is 0, dh does not count, no
+                                       step attends to it. x, and what is computed from it, must
+                                       still be finite there.
                                        With layer norm of the outputs, h is 0 only before it, and dh
                                        should be 0 there. NULL: no padding */
 
     size_t         memory_length;   /* M, in all layers.  From here on: SRU++ */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
-                                       attend to. NULL, or any of them NULL: none; but unless memory
-                                       itself is NULL, rings are left alone. width is N; in layer 0
-                                       I, unless proj_input_to_hidden_first. Layer norm before the
-                                       product applies to what rings keep but, as in the reference,
-                                       not to memory: set normalize_after to train with memory and
-                                       stream with rings */
+                                       attend to; each call computes their keys and values. NULL, or
+                                       any of them NULL: none; but unless memory itself is NULL,
+                                       rings are left alone. width is N; in layer 0 I, unless
+                                       proj_input_to_hidden_first. Layer norm before the product
+                                       applies to what rings keep but, as in the reference, not to
+                                       memory: set normalize_after to train with memory and stream
+                                       with rings */
     const uint8_t *memory_mask_pad; /* (M,B) 1: no step attends to it; or NULL */
     const float   *attn_mask;       /* (T,M+T) added to the scores, or NULL. -inf, and what makes a
                                        score less than -1e30, hides its key. If M > 0, each layer
@@ -264,8 +269,8 @@ typedef struct sru_io {
     float         *dx;              /* (T,B,I) out, if the input is x; must be neither dh nor x.
                                        NULL: not wanted */
     float         *dembedding;      /* (V,I) added to; NULL: not wanted */
-    float         *dstate;          /* (B,S) in: of the state after, out: of the state before. NULL:
-                                       0 in, none out, which is truncated back-propagation */
+    float         *dstate;          /* (B,S) in: of c after, out: of c before; rings have none.
+                                       NULL: 0 in, none out: truncated back-propagation */
     float *const  *dmemory;         /* as memory, out: an array for each layer, even if layers share
                                        one memory. NULL, or any of them NULL: not wanted. No
                                        backward takes gradients of saved: it counts as constant */
@@ -312,7 +317,8 @@ typedef struct sru_tensor {
     char   name[128];
     size_t shape[4];                /* as in files and the reference; ends at the first 0 */
     float *data;
-    int    interleave, transpose;   /* 0 in yours; else how the file's order differs from data's */
+    int    interleave, transpose;   /* 0 in yours; in those of a network, how the file's order
+                                       differs from data's */
 } sru_tensor;
 
 /* Loads the network in a file as one block, to be released with SRU_FREE (by default free). NULL:
@@ -340,11 +346,12 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, 
 /* Tensor i of SRU_PLAIN weights, or of gradients laid out like them. Returns 1; or 0 past the last,
    if the model is packed, and if its config is invalid. Whatever the shape in files, data lies as
    operators take it: a layer's last matrix as (K,N,A), see sru_scan; others as (n,k), see
-   linear_forward. */
+   linear_forward. Under another name, t may be one of your own tensors in sru_save(), and
+   sru_read_tensor() reads it back: so one file can hold a second network. */
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
 /* Writes the network (SRU_PLAIN), under names that start with prefix, and n tensors of your own,
-   such as its embedding. Another network needs a file of its own. prefix: NULL, "", or up to 80
+   such as its embedding. For another network see sru_get_tensor(). prefix: NULL, "", or up to 80
    bytes that end with '.', without "rnn_lst.". Names are UTF-8. Those of your own tensors must not
    start with the prefix (which cannot be empty then), for loading refuses tensors that do and are
    not the network's; nor contain "rnn_lst.", where sru_load() would see another network.
@@ -444,26 +451,30 @@ typedef struct sru_scan {
    then u[t] = W3 layernorm(o[t]). In files, W1 to W3 are linear1 to linear3; in a layer without
    attention, o = q, and W3 is linear2.
 
-   Keys and values are those of M steps of memory, then those of the T steps of the queries. Even
-   what no step sees must be finite. For a step that sees nothing, a and stats are 0. Time grows
-   with the number of steps seen, scratch memory with T. To attend to something else, as a decoder
-   does to an encoder's output, take that as the memory, let T steps of zeros follow it in kv, and
-   hide these by mask_pad, which hides keys alone.
+   Keys and values are those of M steps of memory, then those of the T steps of the queries. In
+   cross-attention, as from a decoder to an encoder's output, they are those of the memory alone.
+   Even what no step sees must be finite. For a step that sees nothing, a and stats are 0. Time
+   grows with the number of steps seen, scratch memory with T and M.
 
    A ring for each sequence keeps the keys and values of its last steps from call to call. It has
    2 + C*(P + H*R) floats: C is window - 1 rounded up to a multiple of 64, plus 64; R is P/H rounded
    up to a multiple of 16. Zeros are the start. A padded step leaves the ring, and its own o, as
-   they are. With rings there must be a window, and no memory, attn_mask, dropout or backward. */
+   they are. With rings there must be a window, and no memory, attn_mask, dropout or backward.
+   In cross-attention, each step sees all that the ring keeps, and leaves it as it is: where a
+   decoder goes step by step, this saves preparing the same keys and values in each call. A first
+   call, with q NULL, a window of one more than these keys, and T of their number, puts them in. */
 typedef struct sru_attention {
     size_t         T, B, M, P;
     int            H;
     int            causal;          /* 1: no step sees later ones */
     size_t         window;          /* W > 0: causal, and a step sees the last W, itself included */
-    const float   *q;               /* (T,B,P) */
-    const float   *kv;              /* (M+T,B,2,P) [key | value] */
+    int            cross;           /* 1: cross-attention, to the memory alone or to a ring */
+    const float   *q;               /* (T,B,P) NULL: the ring takes in kv, and that is all */
+    const float   *kv;              /* (S,B,2,P) [key | value]; S is M + T, or M in cross-attention.
+                                       NULL in cross-attention to a ring */
     const float   *alpha;           /* (1) NULL: o = a */
     const uint8_t *mask_pad, *memory_mask_pad;  /* (T,B), (M,B) 1: not seen; or NULL */
-    const float   *attn_mask;       /* (T,M+T), or NULL */
+    const float   *attn_mask;       /* (T,S), or NULL */
     float          dropout;         /* of the softmax, drawn from (ctx->seed, ctx->step, id) */
     uint32_t       id;              /* below 2^31 */
     float         *ring;            /* (B,ld_ring), M = 0; or NULL */
@@ -474,7 +485,7 @@ typedef struct sru_attention {
                                        and 1 / the sum of exp(score - m); or NULL */
 
     const float   *dout;            /* (T,B,P) of o.  From here on: backward */
-    float         *dq, *dkv;        /* as q, kv */
+    float         *dq, *dkv;        /* as q, kv; not NULL */
     float         *dalpha;          /* (1), added to; or NULL */
 } sru_attention;
 
@@ -482,7 +493,8 @@ typedef struct sru_attention {
    sru_cpu() if ctx or ctx->op is NULL. Those of sru_cuda_open() need their own table as ctx->op. */
 struct sru_backend {
     const char *name;
-    size_t      rows;       /* rows (t,b) that networks compute at a time in inference */
+    size_t      rows;       /* rows (t,b) that networks compute at a time in inference, or a few
+                               times as many */
     const void *kernels;    /* private */
 
     /* alloc: gives zeroed memory, aligned to 64 bytes. copy: if `from` is NULL, writes zeros */
@@ -499,7 +511,8 @@ struct sru_backend {
     /* y = x w' + b          y (rows,n)  x (rows,k)  w (n,k)  b (n) or NULL */
     sru_status (*linear_forward) (const sru_context *, float *y, const float *x, const void *w,
                                   sru_type type, const float *b, size_t rows, size_t n, size_t k);
-    /* dx = beta dx + dy w   dw += dy' x   db += sum of dy's rows;   dx, dw, db may be NULL */
+    /* dx = beta dx + dy w   dw += dy' x   db += sum of dy's rows
+       dx, dw, db NULL: not wanted; w is read for dx alone, x for dw alone */
     sru_status (*linear_backward)(const sru_context *, float *dx, float *dw, float *db,
                                   const float *dy, const float *x, const float *w, float beta,
                                   size_t rows, size_t n, size_t k);
@@ -955,9 +968,10 @@ static int sru__apart(int threads, size_t shares)
 
 /* Arithmetic on numbers below 1.2e-38 is up to a hundred times slower than on others, and attention
    is full of them. So while kernels run they count as 0, if the processor offers that; x87, with
-   which gcc -m32 computes even if there is SSE, does not. Programs that trap overflows and NaN
-   (feenableexcept, -ffpe-trap, Pascal) are not stopped meanwhile: values that are computed but not
-   used may hold any. */
+   which gcc -m32 computes even if there is SSE, does not. There, rounding is also to the nearest,
+   which exp relies on, whatever fesetround() has set in the caller or in OpenMP's threads. Programs
+   that trap overflows and NaN (feenableexcept, -ffpe-trap, Pascal) are not stopped meanwhile:
+   values that are computed but not used may hold any. */
 #if defined(__GNUC__) && (defined(__SSE_MATH__) || defined(__aarch64__))
 enum { SRU__FLUSHES = 1 };
 #else
@@ -974,15 +988,16 @@ static void sru__set_float_mode(uint64_t mode)
     (void)mode;
 }
 
-static uint64_t sru__flush_denormals(void)
+static uint64_t sru__standard_mode(void)
 {
     uint64_t mode = 0;
 #if defined(__GNUC__) && defined(__SSE__)
     mode = __builtin_ia32_stmxcsr();
-    sru__set_float_mode(mode | 0x9fc0);         /* results and arguments; all exceptions masked */
+    /* results and arguments; all exceptions masked; the two bits of rounding are 0 */
+    sru__set_float_mode((mode & ~(uint64_t)0x6000) | 0x9fc0);
 #elif defined(__GNUC__) && defined(__aarch64__)
     __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
-    sru__set_float_mode(mode | 1u << 24);
+    sru__set_float_mode((mode & ~((uint64_t)3 << 22)) | 1u << 24);
 #endif
     return mode;
 }
@@ -990,10 +1005,11 @@ static uint64_t sru__flush_denormals(void)
 typedef void (*sru__work)(void *job, size_t begin, size_t end, int thread);
 
 /* Work on 0 ... count-1 is cut into one piece for each of n threads. This does that of thread i. */
-static void sru__piece(size_t n, size_t i, size_t count, sru__work work, void *job)
+static void sru__piece(int n, int i, size_t count, sru__work work, void *job)
 {
-    const size_t begin = sru__part(count, i, n), end = sru__part(count, i + 1, n);
-    if (begin < end) work(job, begin, end, (int)i);
+    const size_t begin = sru__part(count, (size_t)i, (size_t)n);
+    const size_t end = sru__part(count, (size_t)i + 1, (size_t)n);
+    if (begin < end) work(job, begin, end, i);
 }
 
 /* Does all of `work`, then all of `next`; either count may be 0. Threads are started only here,
@@ -1005,25 +1021,24 @@ static void sru__parallel_then(int threads, size_t count, sru__work work, size_t
     uint64_t mode;
 #ifdef _OPENMP
     if (threads > 1 && (count > 1 || next_count > 1)) {
-        const size_t n = (size_t)threads;
         #pragma omp parallel num_threads(threads)
         {
-            const uint64_t own = sru__flush_denormals();
-            size_t i;
+            const uint64_t own = sru__standard_mode();
+            int i;                      /* MSVC wants a signed one */
             #pragma omp for schedule(static, 1) nowait
-            for (i = 0; i < n; i++) sru__piece(n, i, count, work, job);
+            for (i = 0; i < threads; i++) sru__piece(threads, i, count, work, job);
             if (count && next_count) {
                 #pragma omp barrier
             }
             #pragma omp for schedule(static, 1) nowait
-            for (i = 0; i < n; i++) sru__piece(n, i, next_count, next, job);
+            for (i = 0; i < threads; i++) sru__piece(threads, i, next_count, next, job);
             sru__set_float_mode(own);
         }
         return;
     }
 #endif
     (void)threads;
-    mode = sru__flush_denormals();
+    mode = sru__standard_mode();
     sru__piece(1, 0, count, work, job);
     sru__piece(1, 0, next_count, next, job);
     sru__set_float_mode(mode);
@@ -1802,13 +1817,23 @@ typedef struct sru__linear_job {
     const sru__kernels *kern;
 } sru__linear_job;
 
+/* Runs of rows are summed by themselves: one sum over many rows would lose digits. */
 static void sru__sum_columns(void *job, size_t begin, size_t end, int thread)
 {
     const sru__linear_job *s = (const sru__linear_job *)job;
-    size_t i;
+    enum { RUN = 256, MOST = 256 };
+    float sum[MOST];
+    size_t run, i, n;
     (void)thread;
-    for (i = 0; i < s->rows; i++)
-        s->kern->add(s->db + begin, s->dy + i * s->n + begin, end - begin);
+    for (; begin < end; begin += n) {
+        n = sru__min(MOST, end - begin);
+        for (run = 0; run < s->rows; run += RUN) {
+            memset(sum, 0, n * sizeof *sum);
+            for (i = run; i < sru__min(s->rows, run + RUN); i++)
+                s->kern->add(sum, s->dy + i * s->n + begin, n);
+            s->kern->add(s->db + begin, sum, n);
+        }
+    }
 }
 
 static sru_status sru__linear_backward_run(sru_context *c, const void *args)
@@ -2456,10 +2481,10 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
     }
 }
 
-/* Up to 64 queries of one head. Query i is that of step t[i], at place + i among the keys, which
-   begin at place `start`. Block g, the keys from g*64 on, lies at keys + g % blocks * stride. */
+/* Up to 64 queries of one head. Query i is that of step t[i], at place + i*apart among the keys,
+   which begin at place `start`. Block g, keys g*64 and on, lies at keys + g % blocks * stride. */
 typedef struct sru__queries {
-    size_t head, n, t[SRU__KEYS], place, start;
+    size_t head, n, t[SRU__KEYS], place, apart, start;
     const float *keys;
     size_t from, to;                /* only in blocks from ... to-1 do they see keys */
     size_t low, high;               /* each of them sees all keys low ... high-1 */
@@ -2469,7 +2494,7 @@ static void sru__seen_by_all(const sru__attend_run *r, sru__queries *q)
 {
     size_t lo, hi;
     sru__seen(r, q->place, q->start, &lo, &q->high);
-    sru__seen(r, q->place + q->n - 1, q->start, &q->low, &hi);
+    sru__seen(r, q->place + (q->n - 1) * q->apart, q->start, &q->low, &hi);
     q->from = lo / SRU__KEYS;
     q->to = sru__ceil(hi, SRU__KEYS);
 }
@@ -2480,7 +2505,7 @@ static size_t sru__seen_of_block(const sru__attend_run *r, const sru__queries *q
 {
     const size_t first = g * SRU__KEYS;
     size_t lo, hi;
-    sru__seen(r, q->place + i, q->start, &lo, &hi);
+    sru__seen(r, q->place + i * q->apart, q->start, &lo, &hi);
     return sru__min(sru__max(hi, first) - first, SRU__KEYS);
 }
 
@@ -2531,7 +2556,8 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
     sru__find_padded(&padded, r, q->head, start);
     if (!s->attn_mask && !padded.n && start >= q->low && start + SRU__KEYS <= q->high) return;
     for (i = 0; i < q->n; i++)
-        sru__hide(r, &padded, q->place + i, q->start, scores + i * SRU__KEYS, start, start + keys);
+        sru__hide(r, &padded, q->place + i * q->apart, q->start, scores + i * SRU__KEYS, start,
+                  start + keys);
 }
 
 /* Dropout's factors for the weights that step t gives to the 64 keys from `start` on. */
@@ -2632,10 +2658,16 @@ static void sru__row_panels(float *panels, const float *a, size_t row, size_t n,
 
 static void sru__column_panels(float *panels, const float *a, size_t row, size_t n, size_t hd)
 {
-    size_t j;
-    for (j = 0; j < hd; j += SRU__PANEL)
-        sru__interleave(panels + j * SRU__KEYS, SRU__PANEL, a + j, sru__min(SRU__PANEL, hd - j), 1,
-                        row, n);
+    size_t i, j;
+    for (i = 0; i < n; i++, a += row, panels += SRU__PANEL)
+        for (j = 0; j < hd; j += SRU__PANEL) {
+            float *to = panels + j * SRU__KEYS;
+            if (hd - j >= SRU__PANEL) memcpy(to, a + j, SRU__PANEL * sizeof *a);
+            else {
+                memset(to, 0, SRU__PANEL * sizeof *a);
+                memcpy(to, a + j, (hd - j) * sizeof *a);
+            }
+        }
 }
 
 static void sru__attend_pack(void *job, size_t begin, size_t end, int thread)
@@ -2669,6 +2701,7 @@ static void sru__attend_tasks(void *job, size_t begin, size_t end, int thread)
         q.n = sru__min(SRU__KEYS, s->T - first);
         for (i = 0; i < q.n; i++) q.t[i] = first + i;
         q.place = s->M + first;
+        q.apart = 1;
         q.start = 0;
         q.keys = r->keys + head * r->blocks * r->block;
         sru__seen_by_all(r, &q);
@@ -2706,6 +2739,7 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
     sru__queries q;
     size_t step;
     r.q = &q;
+    q.apart = !s->cross;            /* in cross-attention, all queries see the same keys */
     for (q.head = begin; q.head < end; q.head++) {
         const size_t b = q.head / H;
         float *state = s->ring + b * s->ld_ring, *keys = state + 2 + q.head % H * r.block;
@@ -2714,18 +2748,21 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
         q.start = place - sru__ring_count(state[1], s->window);
         q.keys = keys;
         for (step = 0; step < s->T;) {
-            q.place = place;
+            q.place = place - !q.apart;
             q.n = 0;
             /* up to a full block: its queries are computed before the next key is stored */
-            for (; step < s->T && (!q.n || place % SRU__KEYS); step++) {
-                const float *key = s->kv + sru__head_at(&r, q.head, step, 2 * s->P);
+            for (; step < s->T && (!q.n || (s->cross ? q.n : place) % SRU__KEYS); step++) {
+                const float *key;
                 if (s->mask_pad && s->mask_pad[step * s->B + b]) continue;
+                q.t[q.n++] = step;
+                if (s->cross) continue;
+                key = s->kv + sru__head_at(&r, q.head, step, 2 * s->P);
                 sru__put_key(keys + place / SRU__KEYS % r.blocks * r.stride, r.hd,
                              place % SRU__KEYS, key, key + s->P);
-                q.t[q.n++] = step;
                 place++;
             }
             if (!q.n) break;
+            if (!s->q) continue;
             sru__seen_by_all(&r, &q);
             if (r.threads == 1) sru__attend(&r, &q, 0, panels, thread);
             else sru__parallel_then(r.threads, q.to - q.from, sru__attend_blocks, panels,
@@ -2770,7 +2807,10 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
         return SRU__FAIL(c, SRU_EINVAL, "%s: a ring wants a window, ld_ring of at least %u, and no "
                          "memory, attn_mask or dropout", name,
                          sru__ring_floats(s->window, s->P, H));
-    if (s->T && s->B && (!s->q || !s->kv))
+    if (s->cross && (s->causal || (s->ring ? 0 : s->window || !s->M)))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: cross-attention wants memory or a ring, and no "
+                         "causal, nor a window without a ring", name);
+    if (s->T && s->B && ((!s->q && (!s->ring || s->cross)) || (!s->kv && !(s->ring && s->cross))))
         return SRU__FAIL(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
     return SRU_OK;
 }
@@ -2782,7 +2822,7 @@ static void sru__attend_begin(sru__attend_run *r, const sru_context *c, const sr
     r->kern = sru__kern(c);
     r->hd = s->P / (size_t)s->H;
     r->wide = sru__ceil(r->hd, SRU__PANEL) * SRU__PANEL;
-    r->S = s->ring ? SIZE_MAX : s->M + s->T;
+    r->S = s->ring ? SIZE_MAX : s->M + (s->cross ? 0 : s->T);
     r->seen = s->window && s->window < r->S ? s->window : r->S;
     r->blocks = s->ring ? sru__ring_blocks(s->window) : sru__ceil(r->S, SRU__KEYS);
     r->block = sru__block_floats(r->hd);
@@ -2801,7 +2841,8 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     int threads, shared;
     if (status) return status;
     if (!s->T || !s->B) return SRU_OK;
-    if (!s->o) return SRU__FAIL(c, SRU_EINVAL, "attention_forward: o must not be NULL");
+    if (s->q && !s->o)
+        return SRU__FAIL(c, SRU_EINVAL, "attention_forward: o must not be NULL");
     sru__attend_begin(&r, c, s);
     all = s->B * (size_t)s->H;
     threads = sru__threads(c, 4.0 * (double)sru__max(s->T, 16) * (double)s->B * (double)s->P
@@ -2822,7 +2863,7 @@ static sru_status sru__attention_forward_run(sru_context *c, const void *args)
     if (c->measure) return SRU_OK;
     if (s->ring) {
         sru__parallel(r.threads > 1 ? 1 : threads, all, sru__ring_tasks, &r);
-        sru__ring_advance(&r);
+        if (!s->cross) sru__ring_advance(&r);
         return SRU_OK;
     }
     /* each thread takes the same number of heads, and all threads share each remaining one. But
@@ -2894,6 +2935,7 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     sru__queries q;
     sru__padded padded;
     size_t task, g, i, j;
+    q.apart = 1;
     q.start = 0;
     for (task = begin; task < end; task++) {
         const size_t head = r->first + task / r->parts, part = task % r->parts;
@@ -3836,6 +3878,11 @@ static sru_status sru__check_config(const sru_config *f, char *error)
     else if ((unsigned)f->arch > SRU_ARCH_SRUPP) wrong = "arch is unknown";
     else if (f->attention_every_n_layers < 0 || f->attention_last_n_layers < -1 || f->num_heads < 0)
         wrong = "num_heads, attention_every_n_layers or attention_last_n_layers is out of range";
+    else if (f->arch != SRU_ARCH_SRUPP
+             && (f->num_heads > 1 || f->attention_every_n_layers > 1 || f->attention_last_n_layers
+                 || f->no_attn_layer_norm || f->attn_dropout != 0 || f->window))
+        wrong = "num_heads, attention_every_n_layers, attention_last_n_layers, attn_layer_norm, "
+                "attn_dropout and window are of SRU++: arch must be SRU_ARCH_SRUPP";
     else if (f->window < 0 || f->window > SRU__FARTHEST)
         wrong = "window must be from 0 to 8388608";
     else if (!sru__within((double)f->attn_dropout, 0, 1))
@@ -4177,6 +4224,8 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
         return SRU__FAIL(c, SRU_EINVAL, "%s: %s must not be NULL", name,
                          m->vocab_size ? "tokens" : io->tokens ? "x of a model with vocab_size 0"
                                        : "x");
+    if (f->arch != SRU_ARCH_SRUPP && (io->memory || io->attn_mask))
+        return SRU__FAIL(c, SRU_EINVAL, "%s: memory and attn_mask are for SRU++", name);
     if (io->tape && m->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "%s: with a tape, weights must be SRU_PLAIN", name);
 #ifdef SRU_NO_BACKWARD
@@ -5381,7 +5430,8 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     sru_status status;
     if (!m) return sru__say(error, "the model is NULL"), SRU_EINVAL;
     if ((unsigned)m->type > SRU_Q8)
-        return sru__say(error, "no file is read into type %u", (size_t)m->type), SRU_EINVAL;
+        return sru__say(error, "files are read into SRU_PLAIN, SRU_F32, SRU_BF16 or SRU_Q8, not "
+                        "into type %u", (size_t)m->type), SRU_EINVAL;
     status = sru__open(&file, bytes, size, error);
     to = *m;
     to.weights = NULL;

@@ -657,12 +657,18 @@ struct seen {
     uint64_t key;                   /* of dropout */
 };
 
+/* How many keys there are, in memory and own. */
+__host__ __device__ __forceinline__ size_t keys_of(const sru_attention &s)
+{
+    return s.M + (s.cross ? 0 : s.T);
+}
+
 /* The query of a row of scores, and which keys it may see. */
 struct query {
     size_t b, t, S, head;
 
     __device__ query(const sru_attention &s, const seen &k, size_t row)
-        : b(k.b0 + row/k.n), t(k.t0 + row%k.n), S(s.M + s.T), head(b*(size_t)s.H + k.h) {}
+        : b(k.b0 + row/k.n), t(k.t0 + row%k.n), S(keys_of(s)), head(b*(size_t)s.H + k.h) {}
 
     /* The score of key j, given the product x; -infinity if the key is hidden. */
     __device__ float score(const sru_attention &s, float x, size_t j) const
@@ -767,7 +773,8 @@ __global__ void attention_output_backward_kernel(const sru_attention s, float *d
 
 /* Attention through rings. A sequence's ring is [place | keys before], then C slots for a key and a
    value (2,P). A block has one head of one sequence, in one of the steps from t0 on. Keys of these
-   steps are still in kv, earlier ones in slots. scores (steps, B*H, window) is scratch memory. */
+   steps, if they have any, are still in kv, earlier ones in slots. scores (steps, B*H, window) is
+   scratch memory. */
 enum { RING = 1024, RING_STEPS = 128 };     /* the most threads of a block, and steps at a time */
 
 /* A counter of a ring, whatever the state holds: what is not from 0 to below `end` counts as 0. */
@@ -783,24 +790,25 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     __shared__ float shared[WARP], sums[RING];
     const size_t H = (size_t)s.H, hd = s.P/H, b = blockIdx.x/H, h = blockIdx.x%H;
     const size_t t = t0 + blockIdx.y, row = t*s.B + b, lane = threadIdx.x%WARP;
-    const float *q = s.q + row*s.P + h*hd, *kv = s.kv + (t0*s.B + b)*2*s.P + h*hd;
+    const float *q = s.q + row*s.P + h*hd;
     const float *ring = s.ring + b*s.ld_ring, *slots = ring + 2 + h*hd;
     /* the next slot to fill; keys in the slots before it; keys in kv before this step's own */
     const size_t place = ring_count(ring[0], C), before = ring_count(ring[1], s.window);
     size_t now = 0;
     if (s.mask_pad && s.mask_pad[row]) return;
-    for (unsigned i = 0; i < blockIdx.y; i++) {
+    for (unsigned i = 0; i < blockIdx.y && !s.cross; i++) {
         if (s.mask_pad && s.mask_pad[(t0 + i)*s.B + b]) continue;
         if (threadIdx.x == 0) steps[now] = (unsigned char)i;
         now++;
     }
     if (threadIdx.x == 0) steps[now] = (unsigned char)blockIdx.y;
     __syncthreads();
-    const size_t keys = before + now < s.window ? before + now + 1 : s.window;
+    const size_t own = s.cross ? 0 : 1;
+    const size_t keys = before + now < s.window ? before + now + own : s.window;
     auto key = [&](size_t i) {                      /* from the earliest to this step's own */
-        const size_t ago = keys - 1 - i, slot = place + (ago > now ? C + now - ago : 0);
+        const size_t ago = keys - own - i, slot = place + (ago > now ? C + now - ago : 0);
         return ago > now ? slots + (slot < C ? slot : slot - C)*2*s.P
-                         : kv + steps[now - ago]*s.B*2*s.P;
+                         : s.kv + ((t0 + steps[now - ago])*s.B + b)*2*s.P + h*hd;
     };
     scores += ((size_t)blockIdx.y*gridDim.x + blockIdx.x)*s.window;
     float most = -INFINITY, sum = 0;
@@ -834,13 +842,13 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
         for (unsigned i = 0; i < parts; i++) a += sums[i*columns + threadIdx.x%columns];
         __syncthreads();
         if (part || j >= hd) continue;
-        a /= sum;
+        a = keys ? a/sum : 0;
         if (s.a) s.a[row*s.P + h*hd + j] = a;
         s.o[row*s.P + h*hd + j] = s.alpha ? fmaf(s.alpha[0], a, q[j]) : a;
     }
     if (!s.stats || threadIdx.x) return;
-    s.stats[2*(blockIdx.x*s.T + t)] = most;
-    s.stats[2*(blockIdx.x*s.T + t) + 1] = 1/sum;
+    s.stats[2*(blockIdx.x*s.T + t)] = keys ? most : 0;
+    s.stats[2*(blockIdx.x*s.T + t) + 1] = keys ? 1/sum : 0;
 }
 
 /* Once all blocks have read a ring, appends the keys and values of the n steps from t0 to it. A
@@ -1571,7 +1579,7 @@ size_t ring_slots(size_t window) { return (ceil_div(window - 1, 64) + 1)*64; }
 
 sru_status check_attention(const sru_context *c, const sru_attention *s, const char *name)
 {
-    const size_t S = s->M + s->T;
+    const size_t S = s->M + s->T;       /* in cross-attention, too, so that neither overflows */
     if (s->H < 1 || !s->P || s->P%(size_t)s->H)
         return fail(c, SRU_EINVAL, "%s: H must be at least 1, and P %zu a multiple of it", name,
                     s->P);
@@ -1586,7 +1594,10 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
                     || s->ld_ring < 2 + ring_slots(s->window)*2*s->P))
         return fail(c, SRU_EINVAL, "%s: a ring wants a window, a larger ld_ring, and no memory, "
                     "attn_mask or dropout", name);
-    if (s->T && s->B && (!s->q || !s->kv))
+    if (s->cross && (s->causal || (s->ring ? 0 : s->window || !s->M)))
+        return fail(c, SRU_EINVAL, "%s: cross-attention wants memory or a ring, and no causal, nor "
+                    "a window without a ring", name);
+    if (s->T && s->B && ((!s->q && (!s->ring || s->cross)) || (!s->kv && !(s->ring && s->cross))))
         return fail(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
     if (!s->B) return SRU_OK;
     if (!s->T) return check_pointers(c, name, {P_IF(s->M, s->dkv)});
@@ -1603,7 +1614,7 @@ enum { SCORES = SRU_CUDA_SCORES/2/4, QUERIES = 128 };   /* SCORES: half, for bac
    again for every few: then it is QUERIES, of as many sequences as there is room for. */
 size_t queries(const sru_attention *s)
 {
-    const size_t S = s->M + s->T, least = s->T < QUERIES ? s->T : (size_t)QUERIES;
+    const size_t S = keys_of(*s), least = s->T < QUERIES ? s->T : (size_t)QUERIES;
     const size_t all = SCORES/(s->B*S), one = SCORES/S, n = one < least ? one : least;
     const size_t some = all < n ? n : all;
     return some < 1 ? 1 : some < s->T ? some : s->T;
@@ -1611,7 +1622,7 @@ size_t queries(const sru_attention *s)
 
 size_t sequences(const sru_attention *s)
 {
-    const size_t n = SCORES/(queries(s)*(s->M + s->T));
+    const size_t n = SCORES/(queries(s)*keys_of(*s));
     return n < 1 ? 1 : n < s->B ? n : s->B;
 }
 
@@ -1626,7 +1637,7 @@ size_t ring_steps(const sru_attention *s, size_t most)
 size_t scores_size(const sru_attention *s)
 {
     const size_t most = s->ring && s->T > RING_STEPS ? (size_t)RING_STEPS : s->T;
-    const size_t one = s->ring ? s->B*(size_t)s->H*s->window : s->M + s->T;
+    const size_t one = s->ring ? s->B*(size_t)s->H*s->window : keys_of(*s);
     const size_t all = s->ring ? most*one : s->B*most*one;
     const size_t n = s->ring ? ring_steps(s, most)*one : queries(s)*sequences(s)*one;
     return n == all ? n : SCORES > one ? (size_t)SCORES : one;
@@ -1647,7 +1658,7 @@ sru_status each_block(const sru_context *c, const sru_attention *s, Body body)
             k.t0 = t;
             k.n = s->T - t < queries(s) ? s->T - t : queries(s);
             k.k0 = s->window && at + 1 > s->window ? at + 1 - s->window : 0;
-            k.keys = (s->causal || s->window ? at + k.n : s->M + s->T) - k.k0;
+            k.keys = (s->causal || s->window ? at + k.n : keys_of(*s)) - k.k0;
             k.scale = (float)(1/sqrt((double)(s->P/heads)));
             k.keep = 1/(1 - s->dropout);
             k.key = key_of(c, s->id);
@@ -1676,7 +1687,7 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
     if (!s) return fail(ctx, SRU_EINVAL, "%s: the attention is NULL", name);
     TRY(check_attention(ctx, s, name));
     if (!s->T || !s->B) return SRU_OK;
-    if (!s->o) return fail(ctx, SRU_EINVAL, "%s: o must not be NULL", name);
+    if (s->q && !s->o) return fail(ctx, SRU_EINVAL, "%s: o must not be NULL", name);
     return run(ctx, name, [=](sru_context *c) -> sru_status {
         const size_t hd = s->P/(size_t)s->H, n = s->T*s->B*s->P;
         float *scores = take<float>(c, scores_size(s));
@@ -1691,9 +1702,11 @@ sru_status attention_forward(const sru_context *ctx, const sru_attention *s)
             const unsigned copies = WARP*(unsigned)(fours < 32 ? fours : 32);
             for (size_t t = 0; t < s->T; t += most) {
                 const size_t steps = s->T - t < most ? s->T - t : most;
-                TRY(launch(c, name, ring_kernel, s->B*(size_t)s->H, steps, threads, *s, C, t,
-                           (float)(1/sqrt((double)hd)), scores));
-                TRY(launch(c, name, ring_advance_kernel, s->B, 1, copies, *s, C, t, steps));
+                if (s->q)
+                    TRY(launch(c, name, ring_kernel, s->B*(size_t)s->H, steps, threads, *s, C, t,
+                               (float)(1/sqrt((double)hd)), scores));
+                if (!s->cross)
+                    TRY(launch(c, name, ring_advance_kernel, s->B, 1, copies, *s, C, t, steps));
             }
             return SRU_OK;
         }
@@ -1721,7 +1734,7 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
         return fail(ctx, SRU_EINVAL, "%s: a, stats, dout, dq and dkv must not be NULL, and there "
                     "is none through a ring", name);
     return run(ctx, name, [=](sru_context *c) -> sru_status {
-        const size_t heads = s->B*(size_t)s->H, hd = s->P/(size_t)s->H, S = s->M + s->T;
+        const size_t heads = s->B*(size_t)s->H, hd = s->P/(size_t)s->H;
         double *dots = take<double>(c, heads*s->T);
         float *da = take<float>(c, s->T*s->B*s->P);
         float *scores = take<float>(c, scores_size(s)), *ds = take<float>(c, scores_size(s));
@@ -1731,7 +1744,7 @@ sru_status attention_backward(const sru_context *ctx, const sru_attention *s)
                    *s, da, dots));
         if (s->dalpha)
             TRY(launch(c, name, total_kernel<ADD, float>, 1, 1, 256, s->dalpha, dots, heads*s->T));
-        TRY(copy(c, s->dkv, NULL, S*s->B*2*s->P*4));
+        TRY(copy(c, s->dkv, NULL, keys_of(*s)*s->B*2*s->P*4));
         return each_block(c, s, [&](const seen &k) -> sru_status {
             const matrix keys = head_of(s, s->kv, k, k.k0, 2);
             const matrix dkeys = head_of(s, s->dkv, k, k.k0, 2);

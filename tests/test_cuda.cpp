@@ -326,16 +326,20 @@ static void test_scan(sru_type storage, double tolerance)
     report(names[storage]);
 }
 
-enum { CAUSAL = 1, WINDOW = 2, ALPHA = 4, PADS = 8, ADDED = 16, DROPS = 32, MEMORY = 64 };
+enum {
+    CAUSAL = 1, WINDOW = 2, ALPHA = 4, PADS = 8, ADDED = 16, DROPS = 32, MEMORY = 64, CROSS = 128
+};
 
 static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int has)
 {
-    const size_t P = H*hd, M = has & MEMORY ? 9 : 0, S = M + T;
+    const size_t P = H*hd, M = has & MEMORY ? 9 : 0;
+    const size_t S = has & CROSS ? M : M + T;
     sru_attention p;
     memset(&p, 0, sizeof p);
     p.T = T, p.B = B, p.M = M, p.P = P, p.H = (int)H;
     p.causal = has & CAUSAL ? 1 : 0;
     p.window = has & WINDOW ? 5 : 0;
+    p.cross = has & CROSS ? 1 : 0;
     p.q = s.random(T*B*P, 2);
     floats kv(S*B*2*P);
     test_fill(kv.data(), kv.size(), 2);
@@ -344,7 +348,7 @@ static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int h
         std::vector<uint8_t> pad(T*B), memory(M*B);
         for (auto &one : pad) one = test_random() > 0.2;
         for (auto &one : memory) one = test_random() > 0.2;
-        for (size_t i = 0; i < T*B*2*P; i++)    /* what nobody sees may make infinite scores */
+        for (size_t i = 0; i < (S - M)*B*2*P; i++)  /* what nobody sees may make infinite scores */
             if (pad[i/(2*P)]) kv[M*B*2*P + i] = i % 3 ? 3e38f : -3e38f;
         p.mask_pad = s.put(pad);
         p.memory_mask_pad = s.put(memory);
@@ -383,7 +387,8 @@ static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int h
                     {"a", s.get(p.a, T*B*P)}, {"gradients", gradients} };
 }
 
-/* Through rings, in calls of 1, 2, ... steps. */
+/* Through rings, in calls of 1, 2, ... steps, after cross-attention to what the rings keep. Then
+   they take in the same keys again, without queries. */
 static results rings(side &s, size_t B, size_t H, size_t hd, size_t window, float counters = 0)
 {
     const size_t P = H*hd, floats_of = 2 + (window + 128)*(P + H*(hd + 16));
@@ -408,7 +413,17 @@ static results rings(side &s, size_t B, size_t H, size_t hd, size_t window, floa
         p.o = s.put(floats(T*B*P));
         p.a = s.put(floats(T*B*P));
         p.stats = s.put(floats(2*T*B*H));
+        sru_attention cross = p, put = p;           /* at first, to an empty ring */
+        cross.cross = 1, cross.causal = 0, cross.kv = NULL, cross.mask_pad = NULL;
+        cross.o = s.blank(T*B*P), cross.a = s.blank(T*B*P), cross.stats = s.blank(2*T*B*H);
+        s.call([=](const sru_context *c) { return c->op->attention_forward(c, &cross); });
         s.call([=](const sru_context *c) { return c->op->attention_forward(c, &p); });
+        put.q = put.o = put.a = put.stats = NULL;
+        s.call([=](const sru_context *c) { return c->op->attention_forward(c, &put); });
+        for (const float *results : {cross.o, cross.a}) {
+            const floats some = s.get(results, T*B*P);
+            all.insert(all.end(), some.begin(), some.end());
+        }
         const floats o = s.get(p.o, T*B*P), a = s.get(p.a, T*B*P), stats = s.get(p.stats, 2*T*B*H);
         for (size_t i = 0; i < o.size(); i++) {
             if (pad[i/P]) continue;
@@ -439,6 +454,10 @@ static void test_attention(void)
         compare("attention of many sequences",
                 [=](side &s) { return attention(s, 25, 5, 2, 5, has); }, 1e-5);
     }
+    for (int more : {0, ALPHA | PADS, ADDED | DROPS})
+        for (size_t T : {3, 70})
+            compare("cross-attention", [=](side &s) {
+                return attention(s, T, 2, 2, 5, CROSS | MEMORY | more); }, 1e-5);
     report("attention");
     for (size_t window = 3; window <= (brief > 1 ? 3 : 140); window += brief ? 100 : 46)
         compare("rings", [=](side &s) { return rings(s, 2, 2, window < 90 ? 5 : 96, window); },
@@ -1007,6 +1026,8 @@ static void test_errors(void)
     rings.T = 1, rings.B = 4, rings.P = 1, rings.H = 1, rings.window = 3, rings.ld_ring = huge;
     rings.q = there, rings.kv = there, rings.o = there, rings.ring = there;
     expect(op->attention_forward(&s.ctx, &rings), SRU_EINVAL, s.error, "too large");
+    rings.ring = NULL, rings.cross = 1;
+    expect(op->attention_forward(&s.ctx, &rings), SRU_EINVAL, s.error, "cross-attention wants");
     memset(&p, 0, sizeof p);
     p.T = 1, p.B = 4, p.N = 1, p.K = 3, p.u = p.h = there, p.ldc = huge;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "too large");

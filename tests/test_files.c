@@ -2289,12 +2289,12 @@ static void test_same_results(void)
         f.layer_dropout = test_bits() % 2 ? 0.25f : 0;
         f.scale_x = test_bits() % 2 ? 1.7f : 0;
         f.causal = (int)(test_bits() % 2);
-        f.window = test_bits() % 2 ? 1 + (int)(test_bits() % 4) : 0;
         for (l = 0; l < f.num_layers; l++)
             f.projection_sizes[l] = test_bits() % 2 ? 0 : 2*(1 + (int)(test_bits() % 3));
         if (f.arch == SRU_ARCH_SRUPP) {
             f.projection_size = 2*(1 + (int)(test_bits() % 3));
             f.num_heads = (int)(test_bits() % 3);
+            f.window = test_bits() % 2 ? 1 + (int)(test_bits() % 4) : 0;
             f.attn_dropout = test_bits() % 2 ? 0.125f : 0;
             f.no_attn_layer_norm = (int)(test_bits() % 2);
             f.attention_every_n_layers = (int)(test_bits() % 3);
@@ -2337,6 +2337,48 @@ static void test_same_results(void)
         free(state);
         free(loaded);
         release(&m);
+    }
+    unlink(path);
+}
+
+/* A file can hold a second network, its tensors under other names. */
+static void test_second_network(void)
+{
+    enum { MOST = 400 };
+    const char *path = path_of("second.safetensors");
+    static sru_tensor own[MOST];
+    int round;
+    for (round = 0; round < 40; round++) {
+        sru_config f = random_config(), g = random_config();
+        sru_model first, second, again, *loaded;
+        sru_tensor t;
+        char error[SRU_ERROR_SIZE] = "";
+        size_t size = 0;
+        void *file;
+        int n, i;
+        g.arch = (sru_arch)(round % 3);
+        if (g.arch == SRU_ARCH_SRUPP) g.projection_size = 6;
+        first = initial(&f, 1);
+        second = initial(&g, 2);
+        again = initial(&g, 3);
+        for (n = 0; n < MOST && sru_get_tensor(own + n, &second, n); n++)
+            sprintf(own[n].name, "second.%d", n);
+        CHECK(!sru_save(path, &first, "first.", own, n, error), "network %d: %s", round, error);
+        loaded = sru_load(path, SRU_PLAIN, error);
+        CHECK(loaded && !memcmp(loaded->weights, first.weights, weights_size(&f, SRU_PLAIN)),
+              "network %d: the first has other weights: %s", round, error);
+        file = sru_read_file(path, &size, error);
+        for (i = 0; sru_get_tensor(&t, &again, i); i++) {
+            sprintf(t.name, "second.%d", i);
+            CHECK(!sru_read_tensor(&t, file, size, error), "network %d: %s", round, error);
+        }
+        CHECK(i == n && !memcmp(again.weights, second.weights, weights_size(&g, SRU_PLAIN)),
+              "network %d: the second has other weights", round);
+        free(loaded);
+        free(file);
+        release(&first);
+        release(&second);
+        release(&again);
     }
     unlink(path);
 }
@@ -3061,6 +3103,7 @@ int main(int argc, char **argv)
     test_types_of_weights();
     test_round_trips();
     test_same_results();
+    test_second_network();
     test_training_goes_on();
     test_written_config();
     test_locales();

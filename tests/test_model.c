@@ -1449,7 +1449,7 @@ static void test_fewer_steps(void)
         f->normalize_after = (int)drawn(0, 1);
         f->proj_input_to_hidden_first = (int)drawn(0, 1);
         f->causal = (int)drawn(0, 1);
-        f->window = drawn(0, 1) ? (int)drawn(1, 300) : 0;
+        if (f->arch == SRU_ARCH_SRUPP) f->window = drawn(0, 1) ? (int)drawn(1, 300) : 0;
         m.type = (sru_type)drawn(SRU_PLAIN, SRU_Q8);
         m.vocab_size = drawn(0, 1) ? drawn(1, 2000) : 0;
         if (sru_size(&many, &c, &m, T, B) || sru_size(&few, &c, &m, fewer, B)) continue;
@@ -1578,9 +1578,16 @@ static const char *bad_config(int i, sru_config *c)
     case 22: c->window = -1;                        return "window -1";
     case 23: c->attention_every_n_layers = -1;      return "attention_every_n_layers -1";
     case 24: c->attention_last_n_layers = -2;       return "attention_last_n_layers -2";
-    case 25:
+    /* an SRU has no attention */
+    case 25: c->num_heads = 2;                      return "num_heads";
+    case 26: c->attention_every_n_layers = 2;       return "attention_every_n_layers";
+    case 27: c->attention_last_n_layers = -1;       return "attention_last_n_layers";
+    case 28: c->no_attn_layer_norm = 1;             return "no_attn_layer_norm";
+    case 29: c->attn_dropout = 0.1f;                return "attn_dropout";
+    case 30: c->window = 4;                         return "window";
+    case 31:
         memcpy(&c->arch, &i, sizeof c->arch);
-        return "arch 25";
+        return "arch 31";
     default: return NULL;
     }
 }
@@ -1599,6 +1606,7 @@ static void test_errors(void)
     int i;
     const char *what;
     float some[8];
+    const float *memory[SRU_MAX_LAYERS] = {NULL};
     test_random_state = 8;
     memset(message, 0, sizeof message);
     variant(0, &config);
@@ -1666,6 +1674,12 @@ static void test_errors(void)
     io = k.io;
     io.h = NULL;
     expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: h NULL");
+    io = k.io;
+    io.attn_mask = some;
+    expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: attn_mask of an SRU");
+    io.attn_mask = NULL;
+    io.memory = memory;
+    expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: memory of an SRU");
     m = n.m;
     m.vocab_size = 4;
     expect(sru_forward(&c, &m, &k.io), SRU_EINVAL, "forward: embedding NULL");

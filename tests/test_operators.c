@@ -1,6 +1,7 @@
 /* Every operator of the backend's table against the oracle in naive.h, and what sru.h promises of
    them: bits that do not depend on threads, chunks and batches; errors; exact scratch memory. */
 #include "naive.h"
+#include <fenv.h>
 #include <time.h>
 
 #define COUNT(a) (sizeof(a)/sizeof((a)[0]))
@@ -2519,6 +2520,40 @@ static void test_denormals(void)
     }
 }
 
+/* ---- a caller who rounds in another way ------------------------------------------------------ */
+
+/* Results are rounded to the nearest all the same, also by threads that were started meanwhile, and
+   the caller goes on rounding in its own way. */
+static void test_rounding_mode(void)
+{
+#if defined(FE_UPWARD) && (defined(__SSE_MATH__) || defined(__aarch64__)) && !defined(SRU_USE_CBLAS)
+    enum { ROWS = 64, N = 60, MANY = 11 };              /* threads: more than tests had before */
+    static const int ways[] = { FE_TONEAREST, FE_UPWARD, FE_TOWARDZERO, FE_TONEAREST };
+    float *x = zeros(ROWS*N), *w = zeros(3*N*N), *first = junk(4*ROWS*N), *y = junk(4*ROWS*N);
+    size_t i;
+    test_fill(x, ROWS*N, 1);
+    test_fill(w, 3*N*N, 1);
+    for (i = 0; i < COUNT(ways); i++) {
+        sru_context c = context(i ? MANY : 1);
+        sru_scan s;
+        sru_status status;
+        int after;
+        memset(&s, 0, sizeof s);
+        s.T = ROWS, s.B = 1, s.N = s.A = N, s.K = 3;
+        s.a = s.x = x, s.w = w, s.u = y, s.h = y + 3*ROWS*N;
+        fesetround(ways[i]);
+        status = op->scan_forward(&c, &s);
+        after = fegetround();
+        fesetround(FE_TONEAREST);
+        CHECK(status == SRU_OK, "%s", message);
+        CHECK(after == ways[i], "a call changes how the caller rounds");
+        if (!i) memcpy(first, y, 4*ROWS*N*sizeof *y);
+        CHECK(same(first, y, 4*ROWS*N*sizeof *y), "way %d of rounding: other bits", (int)i);
+    }
+    release();
+#endif
+}
+
 /* ---- a caller who wants to be stopped at overflows ------------------------------------------- */
 
 /* Results are infinite or NaN, as for other callers; after a call, the caller is still stopped. */
@@ -2608,6 +2643,7 @@ static void test_kernels(void)
     test_adamw();
     test_dropout();
     test_denormals();
+    test_rounding_mode();
     test_exceptions();
     test_errors();
     test_work();

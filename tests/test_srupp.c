@@ -16,11 +16,11 @@ static sru_context context(int threads, char *error)
 
 typedef struct naive_attention {
     size_t         T, B, M, P, H, window;
-    int            causal;
+    int            causal, cross;
     const REAL    *q, *kv, *alpha;
     const uint8_t *mask_pad, *memory_mask_pad;
     const REAL    *attn_mask;
-    const float   *dropped;                 /* (B,H,T,M+T) factors of the weights; or NULL */
+    const float   *dropped;                 /* (B,H,T,S) factors of the weights; or NULL */
     REAL          *o;
     const REAL    *dout;
     REAL          *dq, *dkv, *dalpha;       /* backward adds to all three */
@@ -38,7 +38,7 @@ static int naive_sees(const naive_attention *p, size_t t, size_t s, size_t b)
 /* Forward, and also backward if dout is given. */
 static void naive_attend(const naive_attention *p)
 {
-    const size_t S = p->M + p->T, hd = p->P/p->H;
+    const size_t S = p->M + (p->cross ? 0 : p->T), hd = p->P/p->H;
     const REAL scale = (REAL)(1/sqrt((double)hd)), alpha = p->alpha ? p->alpha[0] : 1;
     REAL *w = naive_array(S), *dw = naive_array(S), *a = naive_array(hd);
     size_t t, b, h, s, i;
@@ -110,19 +110,23 @@ typedef struct attention_case {
     int causal, masks, bias, plain;     /* plain: alpha is NULL */
     int climb;                          /* how scores rise from one block of 64 keys to the next */
     float dropout;
+    int cross;
 } attention_case;
 
 static const attention_case attention_cases[] = {
-    { 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0 },   { 5, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0, 0 },
-    { 5, 2, 3, 6, 3, 0, 1, 0, 0, 0, 0, 0 },   { 70, 1, 0, 16, 1, 0, 1, 0, 0, 0, 0, 0 },
-    { 64, 1, 64, 16, 1, 64, 0, 0, 0, 0, 0, 0 }, { 65, 2, 7, 20, 4, 7, 0, 1, 0, 0, 0, 0 },
-    { 130, 1, 70, 33, 1, 1, 0, 1, 1, 0, 0, 0 }, { 40, 3, 0, 24, 3, 0, 0, 1, 1, 1, 0, 0 },
-    { 1, 3, 200, 40, 2, 100, 0, 1, 0, 0, 0, 0 }, { 200, 1, 0, 48, 1, 90, 1, 0, 1, 0, 0, 0 },
-    { 300, 1, 20, 24, 2, 0, 1, 0, 1, 0, 6, 0 }, { 300, 1, 0, 24, 1, 0, 0, 0, 1, 0, 30, 0 },
-    { 700, 1, 40, 16, 1, 0, 1, 1, 0, 0, 0, 0 }, { 9, 2, 4, 6, 2, 0, 0, 1, 0, 0, 0, 0.4f },
-    { 150, 2, 70, 12, 3, 0, 1, 0, 1, 0, 0, 0.2f }, { 131, 1, 0, 8, 2, 80, 0, 1, 0, 1, 6, 0.7f },
-    { 70, 1, 5, 150, 1, 0, 1, 0, 0, 0, 0, 0 }, { 9, 2, 0, 162, 2, 0, 0, 1, 0, 0, 0, 0.1f },
-    { 65, 43, 0, 16, 4, 0, 1, 0, 0, 0, 0, 0 }       /* backward takes the heads in several lots */
+    { 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0 }, { 5, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0, 0, 0 },
+    { 5, 2, 3, 6, 3, 0, 1, 0, 0, 0, 0, 0, 0 }, { 70, 1, 0, 16, 1, 0, 1, 0, 0, 0, 0, 0, 0 },
+    { 64, 1, 64, 16, 1, 64, 0, 0, 0, 0, 0, 0, 0 }, { 65, 2, 7, 20, 4, 7, 0, 1, 0, 0, 0, 0, 0 },
+    { 130, 1, 70, 33, 1, 1, 0, 1, 1, 0, 0, 0, 0 }, { 40, 3, 0, 24, 3, 0, 0, 1, 1, 1, 0, 0, 0 },
+    { 1, 3, 200, 40, 2, 100, 0, 1, 0, 0, 0, 0, 0 }, { 200, 1, 0, 48, 1, 90, 1, 0, 1, 0, 0, 0, 0 },
+    { 300, 1, 20, 24, 2, 0, 1, 0, 1, 0, 6, 0, 0 }, { 300, 1, 0, 24, 1, 0, 0, 0, 1, 0, 30, 0, 0 },
+    { 700, 1, 40, 16, 1, 0, 1, 1, 0, 0, 0, 0, 0 }, { 9, 2, 4, 6, 2, 0, 0, 1, 0, 0, 0, 0.4f, 0 },
+    { 150, 2, 70, 12, 3, 0, 1, 0, 1, 0, 0, 0.2f, 0 },
+    { 131, 1, 0, 8, 2, 80, 0, 1, 0, 1, 6, 0.7f, 0 }, { 70, 1, 5, 150, 1, 0, 1, 0, 0, 0, 0, 0, 0 },
+    { 9, 2, 0, 162, 2, 0, 0, 1, 0, 0, 0, 0.1f, 0 }, { 1, 3, 70, 32, 2, 0, 0, 1, 0, 1, 0, 0, 1 },
+    { 66, 2, 5, 20, 2, 0, 0, 1, 1, 0, 0, 0.3f, 1 }, { 7, 1, 140, 24, 1, 0, 0, 0, 0, 0, 6, 0, 1 },
+    { 20, 2, 1, 6, 3, 0, 0, 0, 0, 0, 0, 0, 1 },
+    { 65, 43, 0, 16, 4, 0, 1, 0, 0, 0, 0, 0, 0 }    /* backward takes the heads in several lots */
 };
 
 static REAL attention_loss(void *arg)
@@ -150,7 +154,8 @@ static void *column(const void *a, size_t steps, size_t B, size_t b, size_t byte
 /* Runs sequence b of an attention alone, forward and backward: it must give the same bits. */
 static void check_alone(const sru_context *c, const sru_attention *whole, size_t b)
 {
-    const size_t T = whole->T, B = whole->B, P = whole->P, S = whole->M + T;
+    const size_t T = whole->T, B = whole->B, P = whole->P;
+    const size_t S = whole->M + (whole->cross ? 0 : T);
     sru_attention s = *whole;
     void *had[9] = {
         column(s.q, T, B, b, P*4), column(s.kv, S, B, b, 2*P*4), column(s.dout, T, B, b, P*4),
@@ -196,7 +201,7 @@ static void put_results(sru_attention *s, float *o, float *a, float *stats, cons
 /* Checks the naive backward by finite differences, then the library by the naive one. */
 static void run_attention_case(const attention_case *k, int check_naive)
 {
-    const size_t n = k->T*k->B*k->P, S = k->M + k->T, m = S*k->B*2*k->P;
+    const size_t n = k->T*k->B*k->P, S = k->M + (k->cross ? 0 : k->T), m = S*k->B*2*k->P;
     float *q = test_floats(n), *kv = test_floats(m), *dout = test_floats(n), alpha = 0.7f;
     float *bias = test_floats(k->T*S), *o = test_floats(n), *a = test_floats(n);
     float *stats = test_floats(2*k->B*k->H*k->T), *dq = test_floats(n), *dkv = test_floats(m);
@@ -235,6 +240,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     p.H = k->H;
     p.window = k->window;
     p.causal = k->causal;
+    p.cross = k->cross;
     p.q = naive_wide(q, n);
     p.kv = naive_wide(kv, m);
     p.alpha = k->plain ? NULL : &wide_alpha;
@@ -277,6 +283,7 @@ static void run_attention_case(const attention_case *k, int check_naive)
     s.id = 7;
     s.window = k->window;
     s.causal = k->causal;
+    s.cross = k->cross;
     s.q = q;
     s.kv = kv;
     s.alpha = k->plain ? NULL : &alpha;
@@ -410,6 +417,95 @@ static void test_attention_rings(void)
             test_constant("what follows a ring", rings + b*s.ld_ring + LENGTH, MORE, 0);
     }
     free(q); free(kv); free(o); free(whole); free(rings);
+}
+
+/* Cross-attention to rings, which it leaves as they are, has the bits of that to memory, whatever
+   the lengths of calls and of those that put the keys in. Padded keys are not put in: then blocks
+   hold others, and sums are rounded otherwise. A padded query leaves its o alone. */
+static void test_attention_cross(void)
+{
+    enum { T = 130, B = 2, M = 150, H = 2, P = 10, LENGTH = 2 + 256*(P + H*16), HALF = T*B*P/2 };
+    static const size_t parts[] = { 1, 3, 64, T, M };
+    float *q = test_floats(M*B*P), *kv = test_floats(M*B*2*P), *o = test_floats(T*B*P);
+    float *whole = test_floats(T*B*P), *rings = test_floats(B*LENGTH);
+    float *kept = test_floats(B*LENGTH);
+    char error[SRU_ERROR_SIZE] = "";
+    sru_context c = context(1, error);
+    uint8_t *memory_pad = random_mask(M*B, 4), pad[T*B] = { 0 };
+    const sru_attention begin = random_attention(q, kv, whole, M, B, H, P);
+    sru_attention s, put = begin;
+    size_t i, t;
+    int padded;
+    put.window = M + 1;
+    put.ring = rings;
+    put.ld_ring = LENGTH;
+    put.q = put.o = NULL;
+    for (padded = 0; padded < 2; padded++) {
+        s = begin;
+        s.T = T;
+        s.M = M;
+        s.cross = 1;
+        s.memory_mask_pad = padded ? memory_pad : NULL;
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+        s.M = 0;
+        s.kv = NULL;
+        s.memory_mask_pad = NULL;
+        s.window = put.window;
+        s.ring = rings;
+        s.ld_ring = LENGTH;
+        for (i = 0; i < sizeof parts/sizeof *parts; i++) {
+            memset(rings, 0, B*LENGTH*4);
+            for (t = 0; t < M; t += put.T) {
+                put.T = M - t < parts[i] ? M - t : parts[i];
+                put.kv = kv + t*B*2*P;
+                put.mask_pad = padded ? memory_pad + t*B : NULL;
+                CHECK(sru_cpu()->attention_forward(&c, &put) == SRU_OK, "%s", error);
+            }
+            memcpy(kept, rings, B*LENGTH*4);
+            for (c.threads = 1; c.threads < 9; c.threads += 3) {
+                memset(o, 0xff, T*B*P*4);
+                for (t = 0; t < T; t += s.T) {
+                    s.T = T - t < parts[i] ? T - t : parts[i];
+                    s.q = q + t*B*P;
+                    s.o = o + t*B*P;
+                    CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+                }
+                CHECK(padded ? test_error(o, whole, T*B*P) < 1e-6 : !memcmp(o, whole, T*B*P*4),
+                      "%d threads, calls of %d steps: not as with memory", c.threads,
+                      (int)parts[i]);
+                CHECK(!memcmp(rings, kept, B*LENGTH*4), "rings have changed");
+            }
+        }
+    }
+    memcpy(whole, o, T*B*P*4);
+    memset(pad, 1, T*B/2);
+    s.T = T;
+    s.q = q;
+    s.o = o;
+    s.mask_pad = pad;
+    test_fill(o, HALF, 1);
+    memcpy(kept, o, HALF*4);
+    CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+    CHECK(!memcmp(o, kept, HALF*4), "a padded query wrote o");
+    CHECK(!memcmp(o + HALF, whole + HALF, HALF*4), "after padded queries, others have other bits");
+
+    s.mask_pad = NULL;
+    memset(rings, 0, B*LENGTH*4);
+    CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+    test_constant("attention to an empty ring", o, T*B*P, 0);
+    s.alpha = q;
+    CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+    CHECK(!memcmp(o, q, T*B*P*4), "with an empty ring, o is not q");
+    for (i = 0; i < 7; i++) {               /* what cross-attention does not go with */
+        s.ring = i < 4 ? NULL : rings;
+        s.causal = i == 1 || i == 4;
+        s.window = i == 2 || i > 3 ? M + 1 : 0;
+        s.M = i == 0 ? 0 : i < 4 ? M : i == 5;
+        s.kv = i == 3 ? NULL : kv;
+        s.q = i == 6 ? NULL : q;
+        CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL, "case %d is taken", (int)i);
+    }
+    free(q); free(kv); free(o); free(whole); free(rings); free(kept); free(memory_pad);
 }
 
 /* One head, and what it computed the first time. */
@@ -1557,6 +1653,7 @@ static void run_all(void)
     test_attention();
     test_attention_prefixes();
     test_attention_rings();
+    test_attention_cross();
     test_attention_masked();
     test_attention_hidden();
     test_attention_saturated();
