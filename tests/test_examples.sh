@@ -196,6 +196,17 @@ refused build/mcu nonsense
 check "server" build/server
 refused build/server $dir/no-such-file
 
+check "classify" build/classify
+check "classify: too many lines are taken for another text's" awk '/known/ && $1 < 75 { bad = 1 }
+    /known/ { n++ } END { exit bad || n != 3 }' $dir/before.txt
+printf '%s\n' "too few lines" > $dir/short.txt
+refused build/classify sru.h
+refused build/classify sru.h $dir/no-such-file
+refused build/classify sru.h $dir
+refused build/classify sru.h $dir/short.txt
+refused build/classify --nonsense
+refused build/classify 1 2 3 4 5 6 7 8 9
+
 check "train" build/train sru.h $dir/train.safetensors
 check "the loss falls" awk '/bits/ { if (!first) first = $3; last = $3 }
                             END { exit !(last > 0.1 && last < 0.6*first) }' $dir/before.txt
@@ -211,7 +222,7 @@ refused build/train $dir/train.safetensors $dir/train.safetensors
 cp sru.h $dir/text.txt
 refused build/train $dir/text.txt $dir/../$(basename $dir)/text.txt
 check "the text is as it was" cmp sru.h $dir/text.txt
-for program in hello pytorch mcu teach audio server train; do unwritten build/$program; done
+for program in hello pytorch mcu teach audio server classify train; do unwritten build/$program; done
 
 # ---- in a browser, for which Node.js stands in ---------------------------------------------------
 
