@@ -2810,7 +2810,8 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
     if (s->cross && (s->causal || (s->ring ? 0 : s->window || !s->M)))
         return SRU__FAIL(c, SRU_EINVAL, "%s: cross-attention wants memory or a ring, and no "
                          "causal, nor a window without a ring", name);
-    if (s->T && s->B && ((!s->q && (!s->ring || s->cross)) || (!s->kv && !(s->ring && s->cross))))
+    /* a ring can do with one of them */
+    if (s->T && s->B && !(s->q && s->kv) && !(s->ring && (s->cross ? s->q : s->kv)))
         return SRU__FAIL(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
     return SRU_OK;
 }

@@ -1597,7 +1597,8 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
     if (s->cross && (s->causal || (s->ring ? 0 : s->window || !s->M)))
         return fail(c, SRU_EINVAL, "%s: cross-attention wants memory or a ring, and no causal, nor "
                     "a window without a ring", name);
-    if (s->T && s->B && ((!s->q && (!s->ring || s->cross)) || (!s->kv && !(s->ring && s->cross))))
+    /* a ring can do with one of them */
+    if (s->T && s->B && !(s->q && s->kv) && !(s->ring && (s->cross ? s->q : s->kv)))
         return fail(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
     if (!s->B) return SRU_OK;
     if (!s->T) return check_pointers(c, name, {P_IF(s->M, s->dkv)});

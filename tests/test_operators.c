@@ -657,6 +657,22 @@ static void test_rounding(void)
     release();
 }
 
+/* A bias' gradient over many rows of one sign, where a single float sum would be off by 6e-4. */
+static void test_linear_bias(void)
+{
+    enum { ROWS = 65536, N = 3 };
+    float *dy = zeros(ROWS*N), db[N] = { 0, 0, 0 };
+    sru_context c = context(1);
+    size_t i;
+    for (i = 0; i < ROWS*N; i++) dy[i] = 0.1f;
+    CHECK(op->linear_backward(&c, NULL, NULL, db, dy, NULL, NULL, 0, ROWS, N, 0) == SRU_OK, "%s",
+          message);
+    for (i = 0; i < N; i++)
+        CHECK(fabs((double)db[i]/(0.1*ROWS) - 1) < 5e-5, "the bias has %g, not %g", (double)db[i],
+              0.1*ROWS);
+    release();
+}
+
 static void test_linear(void)
 {
     size_t i;
@@ -668,6 +684,7 @@ static void test_linear(void)
     }
     misaligned = 0;
     test_linear_rows();
+    test_linear_bias();
 }
 
 /* ---- scan ----------------------------------------------------------------------------------- */
