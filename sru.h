@@ -97,8 +97,8 @@ extern "C" {
 
 typedef enum sru_status {
     SRU_OK     =  0,
-    SRU_EINVAL = -1,    /* a size or value is out of range, a pointer is NULL or that of another
-                           array, a name does not do, or a type is not offered */
+    SRU_EINVAL = -1,    /* a size or value is out of range, a pointer is NULL, two arrays are one
+                           that must not be, a name is not allowed, or a type is not offered */
     SRU_ENOMEM = -2,    /* ctx->work is too small, SRU_MALLOC failed, or a size overflows */
     SRU_EFILE  = -3,    /* the file is damaged, is not what was expected, or cannot be written */
     SRU_ENOENT = -4,    /* sru_read_tensor(): the file has no tensor of this name */
@@ -156,7 +156,9 @@ typedef struct sru_config {
                                                all time steps */
     float    layer_dropout;                 /* of the outputs between layers, elementwise (the
                                                reference has no such argument) */
-    int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ only */
+    int      num_heads;                     /* H; 0 means 1.  From here on: SRU++
+                                               only; an SRU ignores causal and refuses
+                                               the others */
     int      attention_every_n_layers;      /* n: in layers n, 2n, ... counted from 1; 0 means 1 */
     int      attention_last_n_layers;       /* n > 0: in the last n layers instead; -1: in none (the
                                                reference's 0, whose -1 is 0 here) */
@@ -234,7 +236,8 @@ typedef struct sru_io {
                                        With layer norm of the outputs, h is 0 only before it, and dh
                                        should be 0 there. NULL: no padding */
 
-    size_t         memory_length;   /* M, in all layers.  From here on: SRU++ */
+    size_t         memory_length;   /* M, in all layers.  From here on: SRU++; with an SRU,
+                                       memory_length must be 0 and attn_mask NULL */
     const float *const *memory;     /* L pointers to (M,B,width): earlier inputs of each layer, to
                                        attend to; each call computes their keys and values. NULL, or
                                        any of them NULL: none; but unless memory itself is NULL,
@@ -359,7 +362,7 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
    Then, as a new file, it replaces what is at path, even a link or a device. So no two calls may
    save to one path at a time; and if others put a link at path.sru_save, it is followed.
    What the reference has no arguments for stands beside config in the metadata, for sru_load()
-   only: scale_x, layer_dropout, causal, window; for SRU++ also use_tanh, no_skip_term, v1,
+   only: scale_x, layer_dropout, causal; for SRU++ also window, use_tanh, no_skip_term, v1,
    rnn_dropout. A network of different projection_sizes loads there only as SRU of 3.0-dev. */
 #ifndef SRU_NO_STDIO
 SRUDEF sru_status sru_save(const char *path, const sru_model *, const char *prefix,
@@ -462,16 +465,19 @@ typedef struct sru_scan {
    they are. With rings there must be a window, and no memory, attn_mask, dropout or backward.
    In cross-attention, each step sees all that the ring keeps, and leaves it as it is: where a
    decoder goes step by step, this saves preparing the same keys and values in each call. A first
-   call, with q NULL, a window of one more than these keys, and T of their number, puts them in. */
+   call, with q NULL and T keys, puts these into a ring of zeros. Its window is one more than the
+   keys of the longest sequence; mask_pad leaves out those of shorter ones. All calls on a ring must
+   have the same window. */
 typedef struct sru_attention {
     size_t         T, B, M, P;
     int            H;
     int            causal;          /* 1: no step sees later ones */
-    size_t         window;          /* W > 0: causal, and a step sees the last W, itself included */
+    size_t         window;          /* W > 0: causal, and a step sees the last W, itself included.
+                                       In cross-attention: that which the ring was filled with */
     int            cross;           /* 1: cross-attention, to the memory alone or to a ring */
     const float   *q;               /* (T,B,P) NULL: the ring takes in kv, and that is all */
     const float   *kv;              /* (S,B,2,P) [key | value]; S is M + T, or M in cross-attention.
-                                       NULL in cross-attention to a ring */
+                                       Not used in cross-attention to a ring */
     const float   *alpha;           /* (1) NULL: o = a */
     const uint8_t *mask_pad, *memory_mask_pad;  /* (T,B), (M,B) 1: not seen; or NULL */
     const float   *attn_mask;       /* (T,S), or NULL */
@@ -968,8 +974,9 @@ static int sru__apart(int threads, size_t shares)
 
 /* Arithmetic on numbers below 1.2e-38 is up to a hundred times slower than on others, and attention
    is full of them. So while kernels run they count as 0, if the processor offers that; x87, with
-   which gcc -m32 computes even if there is SSE, does not. There, rounding is also to the nearest,
-   which exp relies on, whatever fesetround() has set in the caller or in OpenMP's threads. Programs
+   which gcc -m32 computes even if there is SSE, does not. Where they do, kernels also round to the
+   nearest, which exp relies on, whatever fesetround() has set in the caller or in OpenMP's threads.
+   What is computed around kernels, such as attention's scale, rounds as the caller does. Programs
    that trap overflows and NaN (feenableexcept, -ffpe-trap, Pascal) are not stopped meanwhile:
    values that are computed but not used may hold any. */
 #if defined(__GNUC__) && (defined(__SSE_MATH__) || defined(__aarch64__))
@@ -2748,7 +2755,7 @@ static void sru__ring_tasks(void *job, size_t begin, size_t end, int thread)
         q.start = place - sru__ring_count(state[1], s->window);
         q.keys = keys;
         for (step = 0; step < s->T;) {
-            q.place = place - !q.apart;
+            q.place = place - !q.apart; /* of the first query's own key or, across, of the last */
             q.n = 0;
             /* up to a full block: its queries are computed before the next key is stored */
             for (; step < s->T && (!q.n || (s->cross ? q.n : place) % SRU__KEYS); step++) {
@@ -2812,7 +2819,7 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
                          "causal, nor a window without a ring", name);
     /* a ring can do with one of them */
     if (s->T && s->B && !(s->q && s->kv) && !(s->ring && (s->cross ? s->q : s->kv)))
-        return SRU__FAIL(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
+        return SRU__FAIL(c, SRU_EINVAL, "%s: q, kv or both are NULL", name);
     return SRU_OK;
 }
 
@@ -4225,7 +4232,7 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
         return SRU__FAIL(c, SRU_EINVAL, "%s: %s must not be NULL", name,
                          m->vocab_size ? "tokens" : io->tokens ? "x of a model with vocab_size 0"
                                        : "x");
-    if (f->arch != SRU_ARCH_SRUPP && (io->memory || io->attn_mask))
+    if (f->arch != SRU_ARCH_SRUPP && (io->memory_length || io->attn_mask))
         return SRU__FAIL(c, SRU_EINVAL, "%s: memory and attn_mask are for SRU++", name);
     if (io->tape && m->type != SRU_PLAIN)
         return SRU__FAIL(c, SRU_EINVAL, "%s: with a tape, weights must be SRU_PLAIN", name);
@@ -5143,7 +5150,7 @@ static const struct { const char *name, *in; char kind; size_t at; } sru__fields
     { "scale_x",                    "bb", 'f', offsetof(sru_config, scale_x) },
     { "v1",                         "cb", 'b', offsetof(sru_config, v1) },
     { "causal",                     "bb", 'b', offsetof(sru_config, causal) },
-    { "window",                     "bb", 'i', offsetof(sru_config, window) },
+    { "window",                     "-b", 'i', offsetof(sru_config, window) },
     { "nn_rnn_compatible_return",   "cc", 'b', offsetof(sru_config, nn_rnn_compatible_return) },
     { "proj_input_to_hidden_first", "cc", 'b', offsetof(sru_config, proj_input_to_hidden_first) },
     { "weight_c_init",              "cc", 'f', offsetof(sru_config, weight_c_init) },

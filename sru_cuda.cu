@@ -805,7 +805,7 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     __syncthreads();
     const size_t own = s.cross ? 0 : 1;
     const size_t keys = before + now < s.window ? before + now + own : s.window;
-    auto key = [&](size_t i) {                      /* from the earliest to this step's own */
+    auto key = [&](size_t i) {              /* from the earliest to this step's own, if any */
         const size_t ago = keys - own - i, slot = place + (ago > now ? C + now - ago : 0);
         return ago > now ? slots + (slot < C ? slot : slot - C)*2*s.P
                          : s.kv + ((t0 + steps[now - ago])*s.B + b)*2*s.P + h*hd;
@@ -1579,7 +1579,7 @@ size_t ring_slots(size_t window) { return (ceil_div(window - 1, 64) + 1)*64; }
 
 sru_status check_attention(const sru_context *c, const sru_attention *s, const char *name)
 {
-    const size_t S = s->M + s->T;       /* in cross-attention, too, so that neither overflows */
+    const size_t S = s->M + s->T;       /* more than there are in cross-attention */
     if (s->H < 1 || !s->P || s->P%(size_t)s->H)
         return fail(c, SRU_EINVAL, "%s: H must be at least 1, and P %zu a multiple of it", name,
                     s->P);
@@ -1599,7 +1599,7 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
                     "a window without a ring", name);
     /* a ring can do with one of them */
     if (s->T && s->B && !(s->q && s->kv) && !(s->ring && (s->cross ? s->q : s->kv)))
-        return fail(c, SRU_EINVAL, "%s: q and kv must not be NULL", name);
+        return fail(c, SRU_EINVAL, "%s: q, kv or both are NULL", name);
     if (!s->B) return SRU_OK;
     if (!s->T) return check_pointers(c, name, {P_IF(s->M, s->dkv)});
     return check_pointers(c, name, {P(s->q), P(s->kv), P(s->alpha), P(s->mask_pad),

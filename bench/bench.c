@@ -303,7 +303,7 @@ static sru_config config_of(size_t D, size_t L)
     if (D > 1u << 20 || L > SRU_MAX_LAYERS) fail("the network is too large");
     config.input_size = config.hidden_size = (int)D;
     config.num_layers = (int)L;
-    config.dropout = config.attn_dropout = option.dropout;
+    config.dropout = option.dropout;
     return config;
 }
 
@@ -326,6 +326,7 @@ static void make_srupp(bench *c, const size_t *d)
     config.arch = SRU_ARCH_SRUPP;
     config.projection_size = (int)d[3];
     config.num_heads = option.heads;
+    config.attn_dropout = option.dropout;
     config.causal = 1;
     config.window = option.window;
     c->flops = 2*D*P + 2*P*2*P + 2*P*3*D

@@ -1,8 +1,10 @@
-/* Learns which of several texts a line is from, such as its language: embedding of bytes, SRU in
-   both directions, mean over the line, output layer. Lines differ in length, so batches are padded.
-   Every tenth line of a text is kept for the test.
+/* Learns to tell from which of several texts a line is, for example in which language: embedding of
+   bytes, SRU in both directions, mean over the line, output layer. Lines differ in length, so
+   batches are padded. Every tenth line of a text is kept for the test.
 
-       cc -O2 -fopenmp classify.c -o classify && ./classify english.txt german.txt french.txt */
+       cc -O2 -fopenmp classify.c -o classify && ./classify english.txt german.txt french.txt
+
+   Without arguments, it takes three files of this repository, from its top folder. */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
 #include <stdio.h>
@@ -27,7 +29,7 @@ static void put_line(batch *k, int b, line l)
     k->text[b] = l.text;
 }
 
-/* The mean of h over each line or, backward, dh from the mean's gradient. Padding has none. */
+/* The mean of h over each line or, backward, dh from the mean's gradient; 0 in padding. */
 static void average(batch *k, int backward)
 {
     memset(backward ? k->dh : k->mean, 0, backward ? sizeof k->dh : sizeof k->mean);
@@ -60,11 +62,13 @@ int main(int argc, char **argv)
         for (char *at = text[i]; at < end; at = next + 1) {
             if (!(next = memchr(at, '\n', (size_t)(end - at)))) next = end;
             if (next - at < 8) continue;                /* too short to tell */
-            lines = realloc(lines, (size_t)(count + 1) * sizeof *lines);
+            if (!(count & (count - 1)))                 /* 0, 1, 2, 4 ...: it is full */
+                lines = realloc(lines, (count ? 2 * (size_t)count : 1) * sizeof *lines);
             if (!lines) return fputs("no memory\n", stderr), 1;
             lines[count++] = (line){ at, next - at < T ? (int)(next - at) : T, (int)i };
         }
-        if (count - first[i] < 10) return fprintf(stderr, "%s: too few lines\n", name[i]), 1;
+        if (count - first[i] < 10)
+            return fprintf(stderr, "%s has fewer than 10 lines of 8 bytes or more\n", name[i]), 1;
     }
 
     sru_model rnn = { .config = { .input_size = D, .hidden_size = D, .num_layers = 2,
@@ -125,7 +129,7 @@ int main(int argc, char **argv)
         }
     }
     for (size_t i = 0; i < texts; i++)
-        printf("%5.1f %% of %4d lines are known to be of %s\n", 100. * right[i] / asked[i],
+        printf("%5.1f %% of the %d lines of %s are recognised\n", 100. * right[i] / asked[i],
                asked[i], name[i]);
     void *all[] = { p, g, m, v, tape, k };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) op->release(&ctx, all[i]);

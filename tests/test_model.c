@@ -1679,6 +1679,8 @@ static void test_errors(void)
     expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: attn_mask of an SRU");
     io.attn_mask = NULL;
     io.memory = memory;
+    CHECK(sru_forward(&c, &n.m, &io) == SRU_OK, "memory of no layer: %s", message);
+    io.memory_length = 1;
     expect(sru_forward(&c, &n.m, &io), SRU_EINVAL, "forward: memory of an SRU");
     m = n.m;
     m.vocab_size = 4;

@@ -125,7 +125,7 @@ static const attention_case attention_cases[] = {
     { 131, 1, 0, 8, 2, 80, 0, 1, 0, 1, 6, 0.7f, 0 }, { 70, 1, 5, 150, 1, 0, 1, 0, 0, 0, 0, 0, 0 },
     { 9, 2, 0, 162, 2, 0, 0, 1, 0, 0, 0, 0.1f, 0 }, { 1, 3, 70, 32, 2, 0, 0, 1, 0, 1, 0, 0, 1 },
     { 66, 2, 5, 20, 2, 0, 0, 1, 1, 0, 0, 0.3f, 1 }, { 7, 1, 140, 24, 1, 0, 0, 0, 0, 0, 6, 0, 1 },
-    { 20, 2, 1, 6, 3, 0, 0, 0, 0, 0, 0, 0, 1 },
+    { 20, 2, 1, 6, 3, 0, 0, 0, 0, 0, 0, 0, 1 }, { 70, 2, 128, 20, 2, 0, 0, 1, 0, 0, 0, 0, 1 },
     { 65, 43, 0, 16, 4, 0, 1, 0, 0, 0, 0, 0, 0 }    /* backward takes the heads in several lots */
 };
 
@@ -426,6 +426,7 @@ static void test_attention_cross(void)
 {
     enum { T = 130, B = 2, M = 150, H = 2, P = 10, LENGTH = 2 + 256*(P + H*16), HALF = T*B*P/2 };
     static const size_t parts[] = { 1, 3, 64, T, M };
+    static float stats[2*B*H*T];
     float *q = test_floats(M*B*P), *kv = test_floats(M*B*2*P), *o = test_floats(T*B*P);
     float *whole = test_floats(T*B*P), *rings = test_floats(B*LENGTH);
     float *kept = test_floats(B*LENGTH);
@@ -462,7 +463,7 @@ static void test_attention_cross(void)
                 CHECK(sru_cpu()->attention_forward(&c, &put) == SRU_OK, "%s", error);
             }
             memcpy(kept, rings, B*LENGTH*4);
-            for (c.threads = 1; c.threads < 9; c.threads += 3) {
+            for (c.threads = 1; c.threads <= 9; c.threads += 4) {   /* 9 share each ring */
                 memset(o, 0xff, T*B*P*4);
                 for (t = 0; t < T; t += s.T) {
                     s.T = T - t < parts[i] ? T - t : parts[i];
@@ -490,9 +491,18 @@ static void test_attention_cross(void)
     CHECK(!memcmp(o + HALF, whole + HALF, HALF*4), "after padded queries, others have other bits");
 
     s.mask_pad = NULL;
+    s.a = kept;
+    s.stats = stats;
+    CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+    CHECK(!memcmp(kept, o, T*B*P*4), "without alpha, a is not o");
+    for (i = 0; i < B*H*T; i++) CHECK(stats[2*i + 1] > 0, "stats of a step are missing");
+    memset(kept, 0xff, T*B*P*4);
+    memset(stats, 0xff, sizeof stats);
     memset(rings, 0, B*LENGTH*4);
     CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
     test_constant("attention to an empty ring", o, T*B*P, 0);
+    test_constant("a of an empty ring", kept, T*B*P, 0);
+    test_constant("stats of an empty ring", stats, 2*B*H*T, 0);
     s.alpha = q;
     CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
     CHECK(!memcmp(o, q, T*B*P*4), "with an empty ring, o is not q");
@@ -500,7 +510,7 @@ static void test_attention_cross(void)
         s.ring = i < 4 ? NULL : rings;
         s.causal = i == 1 || i == 4;
         s.window = i == 2 || i > 3 ? M + 1 : 0;
-        s.M = i == 0 ? 0 : i < 4 ? M : i == 5;
+        s.M = i == 0 ? 0 : i < 4 ? (size_t)M : i == 5;
         s.kv = i == 3 ? NULL : kv;
         s.q = i == 6 ? NULL : q;
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL, "case %d is taken", (int)i);
