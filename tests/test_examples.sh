@@ -296,13 +296,15 @@ json="$json"'"ns_min": [0-9.]+, "g(flops|bytes)": [0-9.e+-]+, "bytes": [0-9]+\}'
 for run in "linear 10 20 30" "scan 5 2 20" "layer 5 2 20 2" "train 5 2 20 2" "stream 20 2" \
            "layernorm 10 20" "attention 10 2 3 4" "srupp 9 2 16 8 2 --heads 2" \
            "srupp 9 2 16 8 2 --train" "linear 10 20 30 --type bf16" "stream 20 2 --type q8" \
-           "train 4 1 8 1 --dropout 0.2" "srupp 4 1 8 8 1 --train --dropout 0.2" \
            "layer 5 2 20 2 --threads 2" "scan 5 2 20 --isa scalar"; do
     check "bench" build/bench $run --seconds 0 --json
     check "its JSON: $run" grep -Eqx "$json" $dir/before.txt
 done
 check "bench" build/bench linear 10 20 30 --type q8 --seconds 0 --json
 check "its case has its options" grep -q '"case": "linear 10 20 30 --type q8"' $dir/before.txt
+for run in "train 4 1 8 1" "srupp 4 1 8 8 1 --train"; do
+    check "bench $run --dropout" build/bench $run --dropout 0.2 --seconds 0 --json
+done
 for window in "" "--window 1000"; do    # in training, of 9 steps, it sees only 9 of the 1000
     check "bench" build/bench srupp 9 2 16 8 2 --train $window --seconds 0 --json
     tr -d , < $dir/log.txt | sed 's/.*"ns": \([^ ]*\).*"gflops": \([^ ]*\).*/\1 \2/'
