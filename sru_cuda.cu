@@ -1594,7 +1594,7 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
                     || s->ld_ring < 2 + ring_slots(s->window)*2*s->P))
         return fail(c, SRU_EINVAL, "%s: a ring wants a window, a larger ld_ring, and no memory, "
                     "attn_mask or dropout", name);
-    if (s->cross && (s->causal || (s->ring ? 0 : s->window || !s->M)))
+    if (s->cross && (s->causal || (!s->ring && (s->window || !s->M))))
         return fail(c, SRU_EINVAL, "%s: cross-attention wants memory or a ring, and no causal, nor "
                     "a window without a ring", name);
     /* a ring can do with one of them */
