@@ -5266,7 +5266,7 @@ typedef struct sru__walk {
     int n;                          /* number of t; tensors that a layer lacks count, too */
     sru__layer y;                   /* t's layer */
     int i;                          /* t's slot there; SRU__SLOTS: scale_x */
-    sru_tensor t;
+    sru_tensor t;                   /* its name is written by sru__name_tensor() */
 } sru__walk;
 
 static void sru__start(sru__walk *w, const sru_model *m, const char *prefix)
@@ -5289,8 +5289,6 @@ static int sru__next_tensor(sru__walk *w)
         s = &w->y.slot[w->i];
     } while (!s->rows);
     sru__clear(&w->t, sizeof w->t);
-    if (w->i == SRU__INPUT) sru__say(w->t.name, "%s%s", w->prefix, s->name);
-    else sru__say(w->t.name, "%srnn_lst.%u.%s", w->prefix, (size_t)w->y.l, s->name);
     w->t.shape[0] = s->transpose ? s->cols : s->rows;
     if (s->groups) w->t.shape[1] = s->transpose ? s->rows : s->cols;
     w->t.data = w->i == SRU__SLOTS ? &w->y.scale_x : sru__tensor(w->m->weights, &w->y, w->i);
@@ -5299,11 +5297,19 @@ static int sru__next_tensor(sru__walk *w)
     return 1;
 }
 
+static const sru_tensor *sru__name_tensor(sru__walk *w)
+{
+    const char *name = w->y.slot[w->i].name;
+    if (w->i == SRU__INPUT) sru__say(w->t.name, "%s%s", w->prefix, name);
+    else sru__say(w->t.name, "%srnn_lst.%u.%s", w->prefix, (size_t)w->y.l, name);
+    return &w->t;
+}
+
 /* Goes to the tensor of this name. 0: there is none. */
 static int sru__find_tensor(sru__walk *w, const char *name)
 {
     for (w->n = -1; sru__next_tensor(w);)
-        if (!strcmp(w->t.name, name)) return 1;
+        if (!strcmp(sru__name_tensor(w)->name, name)) return 1;
     return 0;
 }
 
@@ -5314,7 +5320,7 @@ SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *m, int index)
         return 0;
     sru__start(&w, m, "");
     while (sru__next_tensor(&w))
-        if (w.i < SRU__SLOTS && !index--) return *t = w.t, 1;
+        if (w.i < SRU__SLOTS && !index--) return *t = *sru__name_tensor(&w), 1;
     return 0;
 }
 
@@ -5361,7 +5367,7 @@ static sru_status sru__check_names(const sru__json *file, sru__walk *w)
             return sru__say(file->error, "the file has two tensors '%s'", e.name), SRU_EFILE;
     for (w->n = -1; sru__next_tensor(w);)
         if (!seen[w->n])
-            return sru__say(file->error, "tensor '%s' %s is missing", w->t.name,
+            return sru__say(file->error, "tensor '%s' %s is missing", sru__name_tensor(w)->name,
                             sru__shape_text(shape, w->t.shape, sru__rank(&w->t))), SRU_EFILE;
     return SRU_OK;
 }
@@ -5661,7 +5667,8 @@ static void sru__put_header(sru__writer *w, const sru_model *m, const char *pref
     sru__put_text(w, "}\"");
     sru__put_fields(w, &m->config, 'b');
     sru__put_text(w, "}");
-    for (sru__start(&net, m, prefix); sru__next_tensor(&net);) sru__put_entry(w, &net.t, &at);
+    for (sru__start(&net, m, prefix); sru__next_tensor(&net);)
+        sru__put_entry(w, sru__name_tensor(&net), &at);
     for (k = 0; k < n; k++) sru__put_entry(w, &own[k], &at);
     sru__put_text(w, "}");
     while (w->n % 8) sru__put_text(w, " ");
