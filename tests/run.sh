@@ -5,8 +5,9 @@
 #     tests/run.sh JOB...         runs only these jobs; --list prints the names of all
 #
 # A job is a script of checks, or one way of building the library: every tests/test_*.c and
-# tests/fuzz_*.c is then linked with it and run. A program counts as a failure if it ends without a
-# line `N passed, N failed`, or with a status that disagrees with this line.
+# tests/fuzz_*.c is then linked with it and run. Jobs cc and charlm need what `make all` builds. A
+# program counts as a failure if it ends without a line `N passed, N failed`, or with a status that
+# disagrees with this line.
 
 unset CDPATH                        # with it, cd may go elsewhere
 cd "$(dirname "$0")/.." || exit 2
@@ -24,7 +25,7 @@ jobs='undefined address aarch64 cuda header examples charlm isa clang clang++ fa
 job()
 {
     case $1 in
-    cc)             variant $CC  -std=c99 -O2 $(openmp $CC) ;;
+    cc)             made ;;
     fast)           variant $CC  -std=c11 -O3 -ffast-math $(openmp $CC) $threads $(tuned $CC) ;;
     clang)          variant clang -std=c99 -O2 $(openmp clang) $threads ;;
     c++)            variant $CXX -x c++ -std=c++11 -O1 $(openmp $CXX) $threads ;;
@@ -150,6 +151,15 @@ variant()
     for program in $programs; do report $program $emulator $dir/$program$suffix; done
 }
 
+# Runs the programs that make has built, with the flags that it was given.
+made()
+{
+    for source in tests/test_*.c tests/fuzz_*.c; do
+        program=$(basename $source .c)
+        report $program build/$program
+    done
+}
+
 # emulated EMULATOR COMPILER FLAGS...: programs that need little of a system, built for another one.
 emulated()
 {
@@ -202,8 +212,8 @@ END
 openblas()
 {
     sources='tests/test_operators.c tests/test_golden.c'
-    build $CC -std=c99 -O2 -DSRU_USE_CBLAS -Wno-unused-command-line-argument -Wl,--no-as-needed \
-        -lopenblas || return
+    build $CC -std=c99 -O2 -march=native -DSRU_NO_DISPATCH -DSRU_USE_CBLAS \
+        -Wno-unused-command-line-argument -Wl,--no-as-needed -lopenblas || return
     report test_operators $dir/test_operators
     report test_golden $dir/test_golden
 }

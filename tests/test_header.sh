@@ -325,7 +325,7 @@ symbols()                       # symbols WHAT COMPILER FLAGS...
     check "$label: not in the C library: $wants" [ -z "$wants" ]
 }
 symbols "-Os"                   $CC -std=c99 $strict -Os
-symbols "-O3"                   $c $strict -O3 -ffast-math -fopenmp
+symbols "-O3"                   $one $strict -O3 -ffast-math -fopenmp
 # clang says which loops it could not unroll; a product would then take five times as long
 if command -v clang > /dev/null; then
     symbols "clang -O2"         clang -std=c99 $strict -O2 -Werror=pass-failed
