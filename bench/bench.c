@@ -13,7 +13,7 @@
 
 static const char *const help =
     "bench [CASE] [options]     times one case; without CASE, all cases of a set that take the\n"
-    "                           options given, and draws these in bench.svg, beside the program\n"
+    "                           options given, and draws these in a file .svg beside the program\n"
     "                           or, if that was found through PATH, in the current folder\n"
     "\n"
     "  linear M N K             y = x W', x (M,K), W (N,K), weights packed beforehand\n"
