@@ -3089,6 +3089,16 @@ typedef struct sru__rows_job {
     const sru__kernels *kern;
 } sru__rows_job;
 
+/* Sets what most of these operators are given, and the rest to 0. */
+static void sru__rows_begin(sru__rows_job *s, float *y, const float *x, size_t rows, size_t n)
+{
+    sru__clear(s, sizeof *s);
+    s->y = y;
+    s->x = x;
+    s->rows = rows;
+    s->n = n;
+}
+
 /* Runs an operator that needs no scratch memory: its work on `count` parts, by as many threads as
    this number of operations is worth. */
 static sru_status sru__share_out(const sru_context *ctx, double operations, size_t count,
@@ -3122,13 +3132,10 @@ static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, f
     if (!rows || !n) return SRU_OK;
     if (!y || !x || !gain || !bias)
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_forward: y, x, gain, bias must not be NULL");
-    sru__clear(&s, sizeof s);
-    s.y = y;
+    sru__rows_begin(&s, y, x, rows, n);
     s.stats = stats;
-    s.x = x;
     s.gain = gain;
     s.bias = bias;
-    s.n = n;
     return sru__share_out(ctx, 40.0 * (double)rows * (double)n, rows, sru__layernorm_rows, &s);
 }
 
@@ -3180,17 +3187,13 @@ static sru_status sru__cpu_layernorm_backward(const sru_context *ctx, float *dx,
     if (!rows || !n) return SRU_OK;
     if (!dy || !x || !gain || !stats)
         return SRU__FAIL(ctx, SRU_EINVAL, "layernorm_backward: dy, x, gain, stats must be given");
-    sru__clear(&s, sizeof s);
-    s.y = dx;
+    sru__rows_begin(&s, dx, x, rows, n);
     s.dgain = dgain;
     s.dbias = dbias;
     s.dy = dy;
-    s.x = x;
     s.gain = gain;
     s.cstats = stats;
     s.beta = beta;
-    s.rows = rows;
-    s.n = n;
     return sru__run(ctx, sru__layernorm_backward_run, &s);
 }
 #endif
@@ -3216,10 +3219,8 @@ static sru_status sru__embedding_check(const sru_context *ctx, sru__rows_job *s,
     if (sru__too_large(ctx, name, rows, n) || sru__too_large(ctx, name, size, n)) return SRU_EINVAL;
     if (rows && n && (!y || !tokens || (size && !table)))
         return SRU__FAIL(ctx, SRU_EINVAL, "%s: no pointer may be NULL", name);
-    sru__clear(s, sizeof *s);
+    sru__rows_begin(s, NULL, NULL, rows, n);
     s->tokens = tokens;
-    s->rows = rows;
-    s->n = n;
     s->size = size;
     return SRU_OK;
 }
@@ -3300,15 +3301,11 @@ static sru_status sru__cpu_dropout(const sru_context *ctx, float *y, const float
         return SRU__FAIL(ctx, SRU_EINVAL, "dropout: beta must be 0 or 1");
     if (!T || !n) return SRU_OK;
     if (!y) return SRU__FAIL(ctx, SRU_EINVAL, "dropout: y must not be NULL");
-    sru__clear(&s, sizeof s);
-    s.y = y;
-    s.x = x;
+    sru__rows_begin(&s, y, x, T, n);
     s.mask = mask;
     s.p = p;
     s.beta = beta;
     s.key = ctx ? sru__key(ctx->seed, ctx->step, id) : sru__key(0, 0, id);
-    s.rows = T;
-    s.n = n;
     return sru__share_out(ctx, 20.0 * ((double)T + 10) * (double)n, sru__ceil(n, SRU__PANEL),
                           sru__dropout_columns, &s);
 }
@@ -3347,13 +3344,9 @@ static sru_status sru__cpu_softmax_loss(const sru_context *ctx, double *loss, fl
             return SRU__FAIL(ctx, SRU_EINVAL, "softmax_loss: target %u is not below n %u",
                              (size_t)targets[i], n);
     *loss = 0;
-    sru__clear(&s, sizeof s);
-    s.y = dy;
-    s.x = y;
+    sru__rows_begin(&s, dy, y, rows, n);
     s.tokens = targets;
     s.scale = scale;
-    s.rows = rows;
-    s.n = n;
     s.sums = sums;
     s.parts = sru__min(rows, SRU__PARTS);
     sru__share_out(ctx, 80.0 * (double)rows * (double)n, s.parts, sru__loss_parts, &s);
@@ -3384,9 +3377,7 @@ static sru_status sru__cpu_norm(const sru_context *ctx, double *norm, const floa
         return SRU__FAIL(ctx, SRU_EINVAL, "norm: norm and g must not be NULL");
     if (sru__too_large(ctx, "norm", 1, n)) return SRU_EINVAL;
     if (ctx && ctx->measure) return SRU_OK;
-    sru__clear(&s, sizeof s);
-    s.x = g;
-    s.n = n;
+    sru__rows_begin(&s, NULL, g, 1, n);
     s.sums = sums;
     s.parts = sru__min(n, SRU__PARTS);
     sru__share_out(ctx, 10.0 * (double)n, s.parts, sru__norm_parts, &s);
@@ -3422,12 +3413,10 @@ static sru_status sru__cpu_adamw(const sru_context *ctx, float *p, float *m, flo
     if (sru__too_large(ctx, "adamw", 1, n)) return SRU_EINVAL;
     if (!t || !sru__within((double)beta1, 0, 1) || !sru__within((double)beta2, 0, 1))
         return SRU__FAIL(ctx, SRU_EINVAL, "adamw: t must be at least 1, betas from 0 to below 1");
-    sru__clear(&s, sizeof s);
-    s.y = p;
+    sru__rows_begin(&s, p, NULL, 1, n);
     s.m = m;
     s.v = v;
     s.g = g;
-    s.n = n;
     s.adamw.scale = scale;
     s.adamw.step1 = 1 - beta1;
     s.adamw.step2 = 1 - beta2;
