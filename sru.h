@@ -728,6 +728,7 @@ extern void sru_cuda_close(const sru_backend *);
 static size_t sru__min(size_t a, size_t b) { return a < b ? a : b; }
 static size_t sru__max(size_t a, size_t b) { return a > b ? a : b; }
 static size_t sru__ceil(size_t a, size_t b) { return a / b + (a % b != 0); }
+static size_t sru__round_up(size_t n, size_t unit) { return sru__ceil(n, unit) * unit; }
 
 /* Whether this many bytes are less than a quarter of the address space. */
 static int sru__fits(float bytes) { return bytes < (float)(SIZE_MAX / 4); }
@@ -872,6 +873,9 @@ static float sru__uniform(uint64_t key, uint64_t i)
 
 /* ---- scratch memory and threads -------------------------------------------------------------- */
 
+/* The first address from p on that is a multiple of 64. */
+static char *sru__aligned(void *p) { return (char *)p + (64 - (uintptr_t)p % 64) % 64; }
+
 /* Takes count floats, aligned to 64 bytes, from the context's scratch memory. A measuring call gets
    a distinct address that must not be used. A function works on a copy of its caller's context, so
    whatever it took is free again when it returns. */
@@ -885,7 +889,7 @@ static float *sru__take_floats(sru_context *c, size_t count)
         return (float *)((uintptr_t)256 + start);
     }
     if (!c->work || c->work_used + 63 > c->work_size) return NULL;
-    return (float *)(void *)((char *)c->work + (64 - (uintptr_t)c->work % 64) % 64 + start);
+    return (float *)(void *)(sru__aligned(c->work) + start);
 }
 
 static sru_status sru__no_memory(const sru_context *c)
@@ -1151,8 +1155,7 @@ static void *sru__cpu_alloc(const sru_context *ctx, size_t bytes)
     if (bytes > SIZE_MAX / 2) return NULL;
     block = (char *)SRU_MALLOC(bytes + 64 + sizeof block);
     if (!block) return NULL;
-    p = block + sizeof block;
-    p += (64 - (uintptr_t)p % 64) % 64;
+    p = sru__aligned(block + sizeof block);
     memcpy(p - sizeof block, &block, sizeof block);
     memset(p, 0, bytes);
     return p;
@@ -1771,10 +1774,10 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
            strips for each thread are enough for lots if strips are packed, or if lines of C are
            long: past the end of one the processor would fetch what another thread writes */
         if (packs || (!singly && group > SRU__GROUP) ? strips >= 3 * team : g.lots >= team) {
-            g.lots = sru__ceil(g.lots, team) * team;
+            g.lots = sru__round_up(g.lots, team);
         } else {
             if (g.groups >= team)
-                g.groups = sru__min(sru__ceil(g.groups, team) * team, sru__ceil(g.nc, SRU__PANEL));
+                g.groups = sru__min(sru__round_up(g.groups, team), sru__ceil(g.nc, SRU__PANEL));
             if (g.groups % team)
                 g.cuts = sru__min(sru__ceil(strips, g.lots), sru__ceil(4, g.groups) * team);
         }
@@ -1954,7 +1957,7 @@ static void sru__scan_divide(sru__scan_run *r, size_t most, int product, size_t 
     for (block = most; block >= SRU__PANEL && threads > 1; block -= SRU__PANEL)
         for (want = first; want <= last; want++) {
             const size_t tasks = sru__ceil(r->D, block) * r->dirs;
-            const size_t part = sru__min(B, sru__ceil(sru__ceil(B, want), few) * few);
+            const size_t part = sru__min(B, sru__round_up(sru__ceil(B, want), few));
             const size_t each = sru__ceil(tasks * sru__ceil(B, part), threads);
             const size_t cost = (each / tasks * units + sru__min(each % tasks * block, units))
                                 * (part + (part < B && part % r->kern->rows > 0));
@@ -2112,7 +2115,7 @@ static void sru__scan_chunk(const sru__scan_run *r, size_t t, size_t begin, size
         const sru__scan_task p = sru__scan_find(r, task);
         const size_t t0 = p.dir ? s->T - t - T : t;     /* one direction begins at the end */
         const size_t start = p.dir ? T - 1 : 0, col = p.col;
-        const size_t u_plane = s->u ? N : sru__ceil(p.n, SRU__PANEL) * SRU__PANEL;
+        const size_t u_plane = s->u ? N : sru__round_up(p.n, SRU__PANEL);
         float *own = r->own ? r->own + (size_t)thread * r->own_size : NULL;
         float *u = s->u ? s->u + t0 * B * K * N + col : own;
         sru__scan_job k;
@@ -2392,7 +2395,7 @@ static size_t sru__head_at(const sru__attend_run *r, size_t head, size_t t, size
 
 static size_t sru__block_floats(size_t hd)
 {
-    return SRU__KEYS * (hd + sru__ceil(hd, SRU__PANEL) * SRU__PANEL);
+    return SRU__KEYS * (hd + sru__round_up(hd, SRU__PANEL));
 }
 
 /* Blocks in a ring: room for the window without the query itself, and the block being filled. */
@@ -2531,7 +2534,7 @@ static size_t sru__seen_of_block(const sru__attend_run *r, const sru__queries *q
 /* The number of keys in block g, rounded up to whole panels: the last block may be shorter. */
 static size_t sru__block_keys(const sru__attend_run *r, size_t g)
 {
-    return sru__ceil(sru__min(SRU__KEYS, r->S - g * SRU__KEYS), SRU__PANEL) * SRU__PANEL;
+    return sru__round_up(sru__min(SRU__KEYS, r->S - g * SRU__KEYS), SRU__PANEL);
 }
 
 /* How many queries to multiply at a time. If some do not see the last keys of block g, only as many
@@ -2827,7 +2830,7 @@ static void sru__attend_begin(sru__attend_run *r, const sru_context *c, const sr
     r->s = *s;
     r->kern = sru__kern(c);
     r->hd = s->P / (size_t)s->H;
-    r->wide = sru__ceil(r->hd, SRU__PANEL) * SRU__PANEL;
+    r->wide = sru__round_up(r->hd, SRU__PANEL);
     r->S = s->ring ? SIZE_MAX : s->M + (s->cross ? 0 : s->T);
     r->seen = s->window && s->window < r->S ? s->window : r->S;
     r->blocks = s->ring ? sru__ring_blocks(s->window) : sru__ceil(r->S, SRU__KEYS);
@@ -3710,7 +3713,7 @@ typedef struct sru__layer {
 static size_t sru__tensor_bytes(sru_type type, const sru__slot *s)
 {
     if (type == SRU_PLAIN) return s->rows * s->cols * 4;
-    if (!s->groups) return (s->rows * 4 + 63) / 64 * 64;
+    if (!s->groups) return sru__round_up(s->rows * 4, 64);
     return s->groups * sru__ceil(s->rows / s->groups, SRU__PANEL)
            * sru__packed_panel(type, s->cols);
 }
@@ -3781,7 +3784,7 @@ static void sru__put_slot(sru__layer *y, int i, const char *name, size_t rows, s
     s->transpose = y->f->arch == SRU_ARCH_SRU && i != SRU__INPUT && i <= SRU__WEIGHT;
     s->at = y->end;
     y->end += sru__tensor_bytes(y->type, s);
-    if (i == SRU__ALPHA) y->end = (y->end + 63) / 64 * 64;
+    if (i == SRU__ALPHA) y->end = sru__round_up(y->end, 64);
 }
 
 /* Turns the description of layer l-1 (for l = 0, anything) into that of layer l, with weights in
@@ -5513,7 +5516,7 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
     sru_model m;
     size_t size = 0, need;
     void *file = sru_read_file(path, &size, error);
-    char *block = NULL, *weights;
+    char *block = NULL;
     if (!file) return NULL;
     sru__clear(&m, sizeof m);
     m.type = type;
@@ -5523,9 +5526,7 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
         if (!block) sru__say(error, "no memory for %u bytes of weights", need);
     }
     if (block) {                        /* loading what was checked cannot fail */
-        weights = block + sizeof m;
-        weights += (64 - (uintptr_t)weights % 64) % 64;
-        sru_load_bytes(&m, weights, file, size, NULL, error);
+        sru_load_bytes(&m, sru__aligned(block + sizeof m), file, size, NULL, error);
         memcpy(block, &m, sizeof m);
     }
     SRU_FREE(file);
