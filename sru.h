@@ -971,7 +971,7 @@ static double sru__rows_at_least(const sru_context *c, size_t rows)
 #define SRU__SHARE 64
 #endif
 
-static int sru__apart(int threads, size_t shares)
+static int sru__at_most(int threads, size_t shares)
 {
     return (int)sru__min((size_t)threads, sru__max(1, shares));
 }
@@ -1461,7 +1461,7 @@ static int sru__strip_width(size_t full, size_t left)
 }
 
 /* Transposes four rows of four values. */
-SRU__INLINE void sru__turn(float *out, const float *a, size_t row)
+SRU__INLINE void sru__transpose_4(float *out, const float *a, size_t row)
 {
     size_t i, j;
 #ifdef SRU__SHUFFLE
@@ -1488,7 +1488,7 @@ SRU__INLINE void sru__turn(float *out, const float *a, size_t row)
 
 /* Transposes n rows, reading a whole cache line of each at a time. If rows lie end to end, those
    behind them are likely to be needed next, and are prefetched. */
-SRU__INLINE void sru__turn_rows(float *out, const float *a, const size_t n, size_t row, size_t k)
+SRU__INLINE void sru__transpose(float *out, const float *a, const size_t n, size_t row, size_t k)
 {
     size_t i, p, q, end;
     for (p = 0; p < k; p = end) {
@@ -1499,7 +1499,7 @@ SRU__INLINE void sru__turn_rows(float *out, const float *a, const size_t n, size
             for (q = p; q < end; q += 4) {
                 size_t r, c;
                 if (i + 4 <= n && q + 4 <= end)
-                    sru__turn(out + q * SRU__PANEL + i, a + i * row + q, row);
+                    sru__transpose_4(out + q * SRU__PANEL + i, a + i * row + q, row);
                 else for (r = i; r < sru__min(i + 4, n); r++)
                     for (c = q; c < sru__min(q + 4, end); c++)
                         out[c * SRU__PANEL + r] = a[r * row + c];
@@ -1534,8 +1534,8 @@ static void sru__interleave(float *out, size_t width, const float *a, size_t n, 
         else if (known == 6) sru__gather(out, 6, a, 6, col, k);
         else sru__gather(out, width, a, n, col, k);
     }
-    else if (known) sru__turn_rows(out, a, SRU__PANEL, row, k);
-    else sru__turn_rows(out, a, n, row, k);
+    else if (known) sru__transpose(out, a, SRU__PANEL, row, k);
+    else sru__transpose(out, a, n, row, k);
 }
 
 /* C (m,n) = A (m,k) B (k,n) + bias or, if add, C += A B without a bias. Element (i,p) of A is
@@ -1585,7 +1585,7 @@ static int sru__packs(const sru__gemm *g, const sru__kernels *kern)
 
 /* Prepares columns j0 ... j0+wide-1 of some rows of C for their sums. Returns whether these are to
    be added to what is there: the bias, or the sums over k so far. */
-static int sru__begin(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
+static int sru__gemm_begin(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
 {
     size_t i;
     if (!g->bias || g->type == SRU_Q8 || g->p0 > 0) return g->add || g->p0 > 0;
@@ -1594,7 +1594,7 @@ static int sru__begin(const sru__gemm *g, float *c, size_t rows, size_t j0, size
 }
 
 /* Completes sums of Q8: multiplies them by scales, unless that has been done, and adds the bias. */
-static void sru__finish(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
+static void sru__gemm_finish(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
 {
     size_t i, j;
     if (g->type != SRU_Q8 || g->p0 + g->kc < g->k) return;
@@ -1706,7 +1706,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
             const size_t row = columns ? 1 : lda, col = columns ? (size_t)width : g->a_col;
             const float *a = own ? own + i * lda : g->a + (m0 + i) * lda + g->p0 * g->a_col;
             float *c = g->c + (m0 + i) * g->ldc + g->n0 + j0;
-            const int add = sru__begin(g, c, mr, g->n0 + j0, wide);
+            const int add = sru__gemm_begin(g, c, mr, g->n0 + j0, wide);
             const size_t quarters = !distant ? 0
                 : sru__ahead(g->kern, g->type, ahead, next, panels, strip - first, end - first,
                              g->lines);
@@ -1715,7 +1715,7 @@ static void sru__gemm_tasks(void *job, size_t begin, size_t tasks_end, int threa
                            (int)mr, nr, ahead, quarters);
             else for (j = 0; j < mr; j++)
                 g->kern->row(g->k, a + j * row, b, (int)panels, g->type, c + j * g->ldc, add, nr);
-            sru__finish(g, c, mr, g->n0 + j0, wide);
+            sru__gemm_finish(g, c, mr, g->n0 + j0, wide);
         }
     }
 }
@@ -1758,7 +1758,7 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     if (plain && !pairs && g.k && sru__max(g.m, sru__max(g.n, g.k)) <= 0x7fffffff) {
         const int at = g.a_col != 1 || g.a_row < g.k;   /* both are 1 if k is */
         const int bt = g.b_col != 1 || g.b_row < g.n;
-        const int add = sru__begin(&g, g.c, g.m, 0, g.n);
+        const int add = sru__gemm_begin(&g, g.c, g.m, 0, g.n);
         cblas_sgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
                     (int)g.m, (int)g.n, (int)g.k, 1, g.a, (int)(at ? g.a_col : g.a_row),
                     (const float *)g.b, (int)(bt ? g.b_col : g.b_row), (float)add, g.c, (int)g.ldc);
@@ -2229,7 +2229,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     if (s->w) work = sru__rows_at_least(c, s->T * s->B) * (80 + 2.0 * s->K * (double)s->A);
     threads = sru__threads(c, work * (double)s->N / (s->w && s->u ? 2 : 1));
     if (s->w && s->u)
-        threads = sru__apart(threads, sru__max(sru__ceil(s->N, SRU__SHARE), s->B / kern->rows));
+        threads = sru__at_most(threads, sru__max(sru__ceil(s->N, SRU__SHARE), s->B / kern->rows));
     wide = r.panels * SRU__PANEL;
     step = sru__min(4 * kern->block, wide);
     most = sru__min(kern->block, wide);
@@ -2335,7 +2335,7 @@ static sru_status sru__scan_backward_run(sru_context *c, const void *args)
         if (!s->u || !s->du || !s->c || !s->dh)
             return SRU__FAIL(c, SRU_EINVAL, "scan_backward: u, du, c and dh must not be NULL");
         /* there are more arrays than in forward */
-        threads = sru__apart(threads, s->B * s->N / (3 * SRU__SHARE));
+        threads = sru__at_most(threads, s->B * s->N / (3 * SRU__SHARE));
         sru__scan_divide(&r, r.kern->block, 0, (size_t)threads);
         r.sums = sru__take_floats(&inner, s->B * 2 * sru__gates(s) * s->N);
         if (!r.sums) return sru__no_memory(c);
@@ -3045,7 +3045,7 @@ static sru_status sru__attention_backward_run(sru_context *c, const void *args)
     threads = sru__threads(c, 10.0 * (double)s->T * (double)s->B * (double)s->P
                               * (double)sru__max(SRU__KEYS, r.seen));
     r.parts = sru__min(4, r.blocks);    /* for any number of threads, so that sums are the same */
-    threads = (int)sru__min((size_t)threads, all * r.parts);
+    threads = sru__at_most(threads, all * r.parts);
     /* for one head: its queries in rows, these and gradients in panels, and what one pair of blocks
        needs. This grows with T, not with its square */
     r.scratch_size = SRU__KEYS * (r.tasks * (r.hd + 2 * r.wide + 1) + 2 * r.hd + 3 * r.wide
