@@ -2406,7 +2406,15 @@ static size_t sru__ring_floats(size_t window, size_t P, size_t H)
     return window ? 2 + sru__ring_blocks(window) * H * sru__block_floats(P / H) : 0;
 }
 
-/* Packs n <= 64 rows of a head, `row` floats apart, as panels of 16 columns. */
+/* Packs n <= 64 rows of a head, `row` floats apart, as panels of 16 rows; or of 16 columns. */
+static void sru__row_panels(float *panels, const float *a, size_t row, size_t n, size_t hd)
+{
+    size_t j;
+    for (j = 0; j < n; j += SRU__PANEL)
+        sru__interleave(panels + j * hd, SRU__PANEL, a + j * row, sru__min(SRU__PANEL, n - j), row,
+                        1, hd);
+}
+
 static void sru__column_panels(float *panels, const float *a, size_t row, size_t n, size_t hd)
 {
     size_t i, j;
@@ -2667,15 +2675,6 @@ static void sru__attend_columns(void *job, size_t begin, size_t end, int thread)
 {
     const sru__attend_run *r = (const sru__attend_run *)job;
     sru__attend(r, r->q, begin, end - begin, thread);
-}
-
-/* Packs n <= 64 rows of a head, `row` floats apart, as panels of 16 rows. */
-static void sru__row_panels(float *panels, const float *a, size_t row, size_t n, size_t hd)
-{
-    size_t j;
-    for (j = 0; j < n; j += SRU__PANEL)
-        sru__interleave(panels + j * hd, SRU__PANEL, a + j * row, sru__min(SRU__PANEL, n - j), row,
-                        1, hd);
 }
 
 static void sru__attend_pack(void *job, size_t begin, size_t end, int thread)
