@@ -2216,13 +2216,12 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
 #endif
     status = sru__scan_open(&r, c, args, "scan_forward");
     if (status) return status;
-    in_place = s->T && s->B && s->w && s->a && s->a == s->h;
+    if (!s->B || !s->N) return SRU_OK;              /* if N is 0, T*B may overflow */
+    if (s->T && !s->h) return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h must not be NULL");
+    in_place = s->T && s->w && s->a == s->h;
     if (in_place && !c->measure && (s->bidirectional || s->A != s->N))
         return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h may be a in one direction only, and where "
                          "A %u is N %u", s->A, s->N);
-    if (s->T && s->B && s->N && !s->h)
-        return SRU__FAIL(c, SRU_EINVAL, "scan_forward: h must not be NULL");
-    if (!s->B || !s->N) return SRU_OK;              /* if N is 0, T*B may overflow */
     r.panel = sru__packed_panel(s->type, s->A);
     r.panels = sru__ceil(r.D, SRU__PANEL);
     work = (double)s->T * (double)s->B * 80;
@@ -4937,15 +4936,14 @@ static int sru__read_entry(sru__json *j, sru__entry *e)
         if (!strcmp(e->type, sru__dtypes[e->dtype].name)) break;
     e->begin = offsets[0];
     e->end = offsets[1];
-    j->bad = e->begin > e->end || e->end > j->data_size;
-    if (j->bad)
-        return sru__say(j->error, "tensor '%s' lies at bytes %u to %u, but the file has %u bytes "
-                        "of data", e->name, e->begin, e->end, j->data_size), 0;
-    j->bad = e->dtype < SRU__DTYPES
-             && sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin;
-    if (j->bad)
-        return sru__say(j->error, "tensor '%s' has %u bytes of data, which its shape does not take "
-                        "up", e->name, e->end - e->begin), 0;
+    if (e->begin > e->end || e->end > j->data_size)
+        return j->bad = 1, sru__say(j->error, "tensor '%s' lies at bytes %u to %u, but the file "
+                                    "has %u bytes of data", e->name, e->begin, e->end,
+                                    j->data_size), 0;
+    if (e->dtype < SRU__DTYPES
+        && sru__times(e->count, sru__dtypes[e->dtype].bytes) != e->end - e->begin)
+        return j->bad = 1, sru__say(j->error, "tensor '%s' has %u bytes of data, which its shape "
+                                    "does not take up", e->name, e->end - e->begin), 0;
     e->data = (const unsigned char *)j->end + e->begin;
     return 1;
 }
