@@ -819,12 +819,11 @@ static double sru__dsqrt(double x)
 
 static double sru__dexp(double x)
 {
-    const double ln2 = 0.6931471805599453;
     uint64_t bits;
     double r, term = 1, sum = 1, scale;
     int i, n;
     if (x < -700) return 0;
-    n = (int)(x / ln2 + (x < 0 ? -0.5 : 0.5));
+    n = (int)(x / 0.6931471805599453 + (x < 0 ? -0.5 : 0.5));
     r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;     /* ln 2 in two */
     for (i = 1; i < 20; i++) sum += term *= r / i;
     bits = (uint64_t)(n + 1023) << 52;
@@ -2571,7 +2570,6 @@ static void sru__attend_queries(const sru__attend_run *r, const sru__queries *q,
 static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, size_t g,
                                const float *queries, float *scores)
 {
-    const sru_attention *s = &r->s;
     const size_t start = g * SRU__KEYS, few = sru__few(r, q, g), keys = sru__block_keys(r, g);
     sru__padded padded;
     size_t i, n;
@@ -2583,7 +2581,7 @@ static void sru__attend_scores(const sru__attend_run *r, const sru__queries *q, 
                           scores + i * SRU__KEYS, SRU__KEYS, 0);
     }
     sru__find_padded(&padded, r, q->head, start);
-    if (!s->attn_mask && !padded.n && start >= q->low && start + SRU__KEYS <= q->high) return;
+    if (!r->s.attn_mask && !padded.n && start >= q->low && start + SRU__KEYS <= q->high) return;
     for (i = 0; i < q->n; i++)
         sru__hide(r, &padded, q->place + i * q->apart, q->start, scores + i * SRU__KEYS, start,
                   start + keys);
@@ -2603,14 +2601,13 @@ static void sru__attend_mask(const sru__attend_run *r, float mask[SRU__KEYS], si
 static void sru__attend_values(const sru__attend_run *r, const sru__queries *q, size_t g,
                                float *scores, float *sums, size_t first, size_t count)
 {
-    const sru_attention *s = &r->s;
     const size_t few = sru__few(r, q, g), keys = sru__block_keys(r, g), width = count * SRU__PANEL;
     const float *block = q->keys + g % r->blocks * r->stride;
     float *most = sums + r->room * r->wide, *total = most + SRU__KEYS;
     float mask[SRU__KEYS];
     size_t i, n;
     r->kern->attend(scores, q->n, keys, most, total, sums, width);
-    for (i = 0; i < q->n && s->dropout > 0; i++) {
+    for (i = 0; i < q->n && r->s.dropout > 0; i++) {
         float *score = scores + i * SRU__KEYS;
         sru__attend_mask(r, mask, q->head, q->t[i], g * SRU__KEYS);
         r->kern->multiply(score, score, mask, 0, keys);
@@ -2931,13 +2928,12 @@ static void sru__attend_backward_tasks(void *job, size_t begin, size_t end, int 
     const sru_attention *s = &r->s;
     const sru__kernels *kern = r->kern;
     const size_t hd = r->hd, wide = r->wide, tasks = r->tasks;
-    const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide;
-    const size_t row = s->B * 2 * s->P;
+    const size_t each = SRU__KEYS * hd, panel = SRU__KEYS * wide, row = s->B * 2 * s->P;
     const float alpha = s->alpha ? s->alpha[0] : 1;
     float *qs = r->scratch + (size_t)thread * r->scratch_size;
     float *qp = qs + tasks * each, *dap = qp + tasks * panel;
-    float *mean = dap + tasks * panel, *kt = mean + tasks * SRU__KEYS, *vt = kt + SRU__KEYS * hd;
-    float *kp = vt + SRU__KEYS * hd, *dk = kp + panel, *dv = dk + panel;
+    float *mean = dap + tasks * panel, *kt = mean + tasks * SRU__KEYS, *vt = kt + each;
+    float *kp = vt + each, *dk = kp + panel, *dv = dk + panel;
     float *p = dv + panel, *ds = p + SRU__KEYS * SRU__KEYS;
     sru__queries q;
     sru__padded padded;
@@ -4604,18 +4600,17 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
     for (l = 0; l < sru__layers(f); l++) {
         const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
         const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
-        const size_t rows = y.slot[SRU__WEIGHT].rows, cols = y.slot[SRU__WEIGHT].cols;
+        const size_t n = y.slot[SRU__WEIGHT].cols * y.N;    /* values of one of the K matrices */
         float *w[SRU__SLOTS];
         const double c = (double)f->weight_c_init, v = c > 0 ? c : old ? sru__dsqrt(1.5) : 1;
         for (k = 0; k < SRU__SLOTS; k++) w[k] = sru__tensor(weights, &y, k);
         /* the variance is 1/columns in 2.x, 2/(rows + columns) in 3.0-dev (Glorot and Bengio 2010);
            of the product before layer 0, except in SRU++, it is nn.Linear's 1/(3 columns) */
         for (k = 0; k <= SRU__WEIGHT; k++) {
-            const double n = (double)y.slot[k].rows, m = (double)y.slot[k].cols;
-            const double by = k == SRU__INPUT && !plus ? 1 / m : old ? 3 / m : 6 / (n + m);
-            if (n > 0)
-                sru__fill_uniform(w[k], y.slot[k].rows * y.slot[k].cols, sru__dsqrt(by), seed, l,
-                                  k);
+            const size_t rows = y.slot[k].rows, cols = y.slot[k].cols;
+            const double m = (double)cols, both = (double)rows + m;
+            const double by = k == SRU__INPUT && !plus ? 1 / m : old ? 3 / m : 6 / both;
+            if (rows) sru__fill_uniform(w[k], rows * cols, sru__dsqrt(by), seed, l, k);
         }
         for (k = 0; old && k < (int)y.K; k++) {     /* so that values keep their variance */
             double by = sru__dsqrt(1 - (double)y.drop[SRU__DROP_X]);
@@ -4623,10 +4618,10 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
             if ((k == 1 || k == 2) && !f->v1) by *= sru__dsqrt(0.5);
             if (k == 3) by *= (double)y.scale_x;
             if (y.norm) by *= 0.1;
-            sru__scale(w[SRU__WEIGHT] + (size_t)k * y.N * cols, y.N * cols, by);
+            sru__scale(w[SRU__WEIGHT] + (size_t)k * n, n, by);
         }
         if (y.drop[SRU__DROP_P] > 0)
-            sru__scale(w[SRU__WEIGHT], rows * cols, sru__dsqrt(1 - (double)y.drop[SRU__DROP_P]));
+            sru__scale(w[SRU__WEIGHT], y.K * n, sru__dsqrt(1 - (double)y.drop[SRU__DROP_P]));
         for (k = SRU__WEIGHT_C; k < SRU__SLOTS; k++)
             sru__fill(w[k], y.slot[k].rows, k == SRU__GAIN || k == SRU__PROJECTED_GAIN);
         if (!f->v1) sru__fill_uniform(w[SRU__WEIGHT_C], 2 * y.N, v, seed, l, SRU__WEIGHT_C);
