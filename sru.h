@@ -156,9 +156,8 @@ typedef struct sru_config {
                                                all time steps */
     float    layer_dropout;                 /* of the outputs between layers, elementwise (the
                                                reference has no such argument) */
-    int      num_heads;                     /* H; 0 means 1.  From here on: SRU++
-                                               only; an SRU ignores causal and refuses
-                                               the others */
+    int      num_heads;                     /* H; 0 means 1.  From here on: SRU++ only; an SRU
+                                               ignores causal and refuses the others */
     int      attention_every_n_layers;      /* n: in layers n, 2n, ... counted from 1; 0 means 1 */
     int      attention_last_n_layers;       /* n > 0: in the last n layers instead; -1: in none (the
                                                reference's 0, whose -1 is 0 here) */
@@ -232,9 +231,8 @@ typedef struct sru_io {
                                        the same order within a sequence */
     const uint8_t *mask_pad;        /* (T,B) 1: padding. State stays, h is 0, dh does not count, no
                                        step attends to it. x, and what is computed from it, must
-                                       still be finite there.
-                                       With layer norm of the outputs, h is 0 only before it, and dh
-                                       should be 0 there. NULL: no padding */
+                                       still be finite. With layer norm of the outputs, h is 0 only
+                                       before it, and dh should be 0 there. NULL: no padding */
 
     size_t         memory_length;   /* M, in all layers.  From here on: SRU++; with an SRU,
                                        memory_length must be 0 and attn_mask NULL */
@@ -1191,7 +1189,7 @@ typedef struct sru__source {
 
 enum { SRU__NATIVE = -1 };
 
-/* The first four are floats, the next three small integers. Only these seven can be read. */
+/* The first seven can be read: four floats, three small integers. The others are known by size. */
 static const struct { const char *name; size_t bytes; } sru__dtypes[] = {
     { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "F64", 8 }, { "U8", 1 }, { "I8", 1 },
     { "BOOL", 1 }, { "I16", 2 }, { "U16", 2 }, { "I32", 4 }, { "U32", 4 }, { "I64", 8 },
@@ -5844,7 +5842,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
 #define SRU__GLUE(a, b)  SRU__GLUE_(a, b)
 #define SRU__STR_(a)     #a
 #define SRU__STR(a)      SRU__STR_(a)
-#define SRU__FN(name)    SRU__GLUE(SRU__GLUE(sru__, name), SRU__GLUE(_, SRU__ISA))
+#define SRU__FN(name)    SRU__GLUE(sru__##name##_, SRU__ISA)
 #define SRU__VP          (SRU__PANEL / SRU__W)      /* vectors in a row of a panel */
 /* columns of the narrowest tile: half a panel, if that is whole vectors. In plain C it is a panel:
    gcc makes vectors of so many sums by itself, but not of fewer */
