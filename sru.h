@@ -3686,8 +3686,7 @@ typedef struct sru__slot {
 enum { SRU__DROP_X, SRU__DROP_C, SRU__DROP_OUT, SRU__DROP_P, SRU__DROP_ATTENTION, SRU__DROPS };
 
 typedef struct sru__layer {
-    const sru_config *f;
-    sru_type type;              /* of the weights */
+    const sru_model *m;
     int l;                      /* the layer's number, from 0 on */
     size_t in, N, K, P;         /* P = 0: no projection */
     size_t before;              /* the sum of all earlier layers' `in` */
@@ -3767,22 +3766,24 @@ static int sru__input_first(const sru_config *f)
    products with them slow on GPUs. */
 static void sru__put_slot(sru__layer *y, int i, const char *name, size_t rows, size_t cols)
 {
+    const sru_config *f = &y->m->config;
     sru__slot *s = &y->slot[i];
     s->name = name;
     s->rows = rows;
     s->cols = cols;
-    s->groups = i < SRU__WEIGHT ? 1 : i > SRU__WEIGHT ? 0 : y->K * (y->f->bidirectional ? 2 : 1);
+    s->groups = i < SRU__WEIGHT ? 1 : i > SRU__WEIGHT ? 0 : y->K * (f->bidirectional ? 2 : 1);
     s->interleave = i == SRU__WEIGHT ? (int)y->K : 0;
-    s->transpose = y->f->arch == SRU_ARCH_SRU && i != SRU__INPUT && i <= SRU__WEIGHT;
+    s->transpose = f->arch == SRU_ARCH_SRU && i != SRU__INPUT && i <= SRU__WEIGHT;
     s->at = y->end;
-    y->end += sru__tensor_bytes(y->type, s);
+    y->end += sru__tensor_bytes(y->m->type, s);
     if (i == SRU__ALPHA) y->end = sru__round_up(y->end, 64);
 }
 
-/* Turns the description of layer l-1 (for l = 0, anything) into that of layer l, with weights in
-   the form `type`. This is the only list of a network's tensors. */
-static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, int l)
+/* Turns the description of layer l-1 (for l = 0, anything) into that of layer l. This is the only
+   list of a network's tensors. */
+static void sru__next_layer(sru__layer *y, const sru_model *m, int l)
 {
+    const sru_config *f = &m->config;
     const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
     if (l == 0) {                       /* scale_x only once: exp is slow on microcontrollers */
         y->end = y->before = 0;
@@ -3795,8 +3796,7 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
         y->ring += sru__ring(f, l - 1);
     }
     sru__clear(y->slot, sizeof y->slot);
-    y->f = f;
-    y->type = type;
+    y->m = m;
     y->l = l;
     y->N = sru__width(f);
     y->in = l > 0 || sru__input_first(f) ? y->N : (size_t)f->input_size;
@@ -3840,18 +3840,18 @@ static void sru__next_layer(sru__layer *y, const sru_config *f, sru_type type, i
     y->slot[SRU__SLOTS].rows = y->slot[SRU__SLOTS].cols = 1;
 }
 
-static sru__layer sru__layer_at(const sru_config *f, sru_type type, int l)
+static sru__layer sru__layer_at(const sru_model *m, int l)
 {
     sru__layer y;
     int i;
     sru__clear(&y, sizeof y);
-    for (i = 0; i <= l; i++) sru__next_layer(&y, f, type, i);
+    for (i = 0; i <= l; i++) sru__next_layer(&y, m, i);
     return y;
 }
 
-static size_t sru__weight_bytes(const sru_config *f, sru_type type)
+static size_t sru__weight_bytes(const sru_model *m)
 {
-    return sru__layer_at(f, type, sru__layers(f) - 1).end;
+    return sru__layer_at(m, sru__layers(&m->config) - 1).end;
 }
 
 /* Says what is wrong with a configuration. All sizes derived from a valid one fit into size_t. */
@@ -3913,6 +3913,8 @@ static float *sru__tensor(const void *weights, const sru__layer *y, int i)
     return weights && s->rows ? (float *)(uintptr_t)((const char *)weights + s->at) : NULL;
 }
 
+static float *sru__weight(const sru__layer *y, int i) { return sru__tensor(y->m->weights, y, i); }
+
 /* The arrays of one layer: in training what forward keeps for backward, in the tape; in inference
    what the layer itself needs, in scratch memory. o is p in inference, and where there is no layer
    norm after the projection; z is o where there is no attention. */
@@ -3967,10 +3969,10 @@ static int sru__keep(sru_context *memory, const sru__layer *y, const sru_io *io,
     if (!io->tape) return ok;
     if (y->attention) {
         SRU__KEEP(attended, rows * y->P);
-        SRU__KEEP(softmax, rows * 2 * sru__heads(y->f));
+        SRU__KEEP(softmax, rows * 2 * sru__heads(&y->m->config));
     }
     if (y->projected_norm) SRU__KEEP(p_stats, rows * 2);
-    if (y->l > 0 || sru__input_first(y->f)) SRU__KEEP(in, rows * y->in);
+    if (y->l > 0 || sru__input_first(&y->m->config)) SRU__KEEP(in, rows * y->in);
     if (y->norm) SRU__KEEP(stats, rows * 2);
     SRU__KEEP(u, rows * y->K * y->N);
     SRU__KEEP(c, rows * y->N);
@@ -3997,7 +3999,7 @@ static sru_status sru__tape(const sru_context *c, size_t *measure, const sru_mod
     *state = sru__take_floats(&tape, io->B * sru__state_floats(f));
     ok = *state != NULL;
     for (l = 0; l < sru__layers(f) && ok; l++) {
-        sru__next_layer(&y, f, m->type, l);
+        sru__next_layer(&y, m, l);
         ok = sru__keep(&tape, &y, io, &kept[l]);
     }
     return ok ? SRU_OK : sru__no_memory(c);
@@ -4032,8 +4034,9 @@ static sru_status sru__drop(const sru_context *c, const sru__layer *y, const sru
 
 /* Whether training multiplies the V rows of the embedding by the first layer's matrices and looks u
    up, instead of multiplying T*B rows of x: if V is less, and rows enter the product unchanged. */
-static int sru__by_table(const sru_model *m, const sru__layer *y, const sru_io *io)
+static int sru__by_table(const sru__layer *y, const sru_io *io)
 {
+    const sru_model *m = y->m;
     return y->l == 0 && m->vocab_size && io->tape && m->vocab_size < io->T * io->B && y->norm != 1
         && y->drop[SRU__DROP_X] == 0 && m->config.arch != SRU_ARCH_SRUPP
         && !sru__input_first(&m->config);
@@ -4044,13 +4047,13 @@ static int sru__looks_up_x(const sru_model *m, const sru_io *io)
 {
     sru__layer y;
     if (!m->vocab_size) return 0;
-    y = sru__layer_at(&m->config, m->type, 0);
-    return y.skip || !sru__by_table(m, &y, io);
+    y = sru__layer_at(m, 0);
+    return y.skip || !sru__by_table(&y, io);
 }
 
 /* a is what enters the layer's first product: T*B rows, or the V rows of the embedding. */
-static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y, const sru_io *io,
-                           const float *in, const float *a, const float *c0, const sru__kept *k)
+static void sru__fill_scan(sru_scan *s, const sru__layer *y, const sru_io *io, const float *in,
+                           const float *a, const float *c0, const sru__kept *k)
 {
     sru__clear(s, sizeof *s);
     s->T = io->T;
@@ -4058,17 +4061,17 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->N = y->N;
     s->A = y->P ? y->P : y->in;
     s->K = (int)y->K;
-    s->bidirectional = m->config.bidirectional != 0;
-    s->use_tanh = m->config.use_tanh != 0;
+    s->bidirectional = y->m->config.bidirectional != 0;
+    s->use_tanh = y->m->config.use_tanh != 0;
     s->scale_x = y->scale_x;
     s->a = k->p ? k->p : a;
-    s->w = sru__tensor(m->weights, y, SRU__WEIGHT);
-    s->type = m->type;
+    s->w = sru__weight(y, SRU__WEIGHT);
+    s->type = y->m->type;
     s->u = k->u;
     s->x = y->skip ? in : NULL;
-    s->v = sru__tensor(m->weights, y, SRU__WEIGHT_C);
-    s->bias = sru__tensor(m->weights, y, SRU__BIAS);
-    s->mask_c = io->tape && io->dropout_mask && m->config.dropout > 0
+    s->v = sru__weight(y, SRU__WEIGHT_C);
+    s->bias = sru__weight(y, SRU__BIAS);
+    s->mask_c = io->tape && io->dropout_mask && y->m->config.dropout > 0
               ? io->dropout_mask + (size_t)y->l * io->B * y->N : k->mask_c;
     s->mask_pad = io->mask_pad;
     s->c0 = c0 + (size_t)y->l * y->N;
@@ -4076,26 +4079,26 @@ static void sru__fill_scan(sru_scan *s, const sru_model *m, const sru__layer *y,
     s->ldc = y->S;
 }
 
-static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru__layer *y,
-                                const sru_io *io, const sru__kept *k)
+static void sru__fill_attention(sru_attention *s, const sru__layer *y, const sru_io *io,
+                                const sru__kept *k)
 {
     sru__clear(s, sizeof *s);
     s->T = io->T;
     s->B = io->B;
     s->M = sru__memory_length(y, io);
     s->P = y->P;
-    s->H = (int)sru__heads(&m->config);
-    s->causal = m->config.causal;
-    s->window = (size_t)m->config.window;
+    s->H = (int)sru__heads(&y->m->config);
+    s->causal = y->m->config.causal;
+    s->window = (size_t)y->m->config.window;
     s->q = k->z + s->M * s->B * s->P;
     s->kv = k->kv;
-    s->alpha = sru__tensor(m->weights, y, SRU__ALPHA);
+    s->alpha = sru__weight(y, SRU__ALPHA);
     s->mask_pad = io->mask_pad;
     s->memory_mask_pad = s->M ? io->memory_mask_pad : NULL;
     s->attn_mask = io->attn_mask;
     s->dropout = y->drop[SRU__DROP_ATTENTION];
     s->id = sru__id(y, SRU__DROP_ATTENTION);
-    s->ring = sru__through_rings(&m->config, io) ? io->state + y->ring : NULL;
+    s->ring = sru__through_rings(&y->m->config, io) ? io->state + y->ring : NULL;
     s->ld_ring = y->S;
     s->o = k->o;
     s->a = k->attended;
@@ -4104,30 +4107,28 @@ static void sru__fill_attention(sru_attention *s, const sru_model *m, const sru_
 
 /* From the layer's input a to k->p, which enters its last product: a W0', and then, in SRU++,
    attention, layer norm and dropout. */
-static sru_status sru__project(const sru_context *c, const sru_model *m, const sru__layer *y,
-                               const sru_io *io, size_t rows, const float *a,
-                               const sru__kept *k)
+static sru_status sru__project(const sru_context *c, const sru__layer *y, const sru_io *io,
+                               size_t rows, const float *a, const sru__kept *k)
 {
     const sru_backend *op = c->op;
+    const sru_type type = y->m->type;
     const size_t memory = sru__memory_length(y, io) * io->B;
-    const float *w = sru__tensor(m->weights, y, SRU__PROJECTION);
-    sru_status status = op->linear_forward(c, k->z + memory * y->P, a, w, m->type, NULL, rows,
-                                           y->P, y->in);
+    const float *w = sru__weight(y, SRU__PROJECTION);
+    sru_status status = op->linear_forward(c, k->z + memory * y->P, a, w, type, NULL, rows, y->P,
+                                           y->in);
     if (!status && memory)
-        status = op->linear_forward(c, k->z, io->memory[y->l], w, m->type, NULL, memory, y->P,
-                                    y->in);
+        status = op->linear_forward(c, k->z, io->memory[y->l], w, type, NULL, memory, y->P, y->in);
     if (!status && y->attention) {
         sru_attention s;
-        sru__fill_attention(&s, m, y, io, k);
-        status = op->linear_forward(c, k->kv, k->z, sru__tensor(m->weights, y, SRU__KEYS_VALUES),
-                                    m->type, NULL, memory + rows, 2 * y->P, y->P);
+        sru__fill_attention(&s, y, io, k);
+        status = op->linear_forward(c, k->kv, k->z, sru__weight(y, SRU__KEYS_VALUES), type, NULL,
+                                    memory + rows, 2 * y->P, y->P);
         if (!status) status = op->attention_forward(c, &s);
     }
     if (!status && y->projected_norm)
         status = op->layernorm_forward(c, k->p, k->p_stats, k->o,
-                                       sru__tensor(m->weights, y, SRU__PROJECTED_GAIN),
-                                       sru__tensor(m->weights, y, SRU__PROJECTED_SHIFT), rows,
-                                       y->P);
+                                       sru__weight(y, SRU__PROJECTED_GAIN),
+                                       sru__weight(y, SRU__PROJECTED_SHIFT), rows, y->P);
     if (!status && y->drop[SRU__DROP_P] > 0)
         status = sru__drop(c, y, io, SRU__DROP_P, k->p, k->p, 0);
     return status;
@@ -4148,26 +4149,27 @@ static sru_status sru__look_up_u(sru_context *c, const sru_model *m, const sru_i
 
 /* One layer, from in to out, which may be in if nothing is kept. c0 is the state at the start, and
    may be io->state. */
-static sru_status sru__layer_forward(sru_context *c, const sru_model *m, const sru__layer *y,
-                                     const sru_io *io, const float *in, float *out,
-                                     const float *c0, const sru__kept *k)
+static sru_status sru__layer_forward(sru_context *c, const sru__layer *y, const sru_io *io,
+                                     const float *in, float *out, const float *c0,
+                                     const sru__kept *k)
 {
     const sru_backend *op = c->op;
-    const int by_table = sru__by_table(m, y, io);
+    const sru_model *m = y->m;
+    const int by_table = sru__by_table(y, io);
     const size_t rows = io->T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
-    const float *gain = sru__tensor(m->weights, y, SRU__GAIN);
-    const float *shift = sru__tensor(m->weights, y, SRU__SHIFT);
+    const float *gain = sru__weight(y, SRU__GAIN);
+    const float *shift = sru__weight(y, SRU__SHIFT);
     sru_status status = SRU_OK;
     sru_scan s;
     if (y->norm == 1)
         status = op->layernorm_forward(c, k->a, k->stats, in, gain, shift, rows, y->in);
     if (!status && y->drop[SRU__DROP_X] > 0)
         status = sru__drop(c, y, io, SRU__DROP_X, k->a, y->norm == 1 ? k->a : in, 0);
-    if (!status && y->P) status = sru__project(c, m, y, io, a_rows, a, k);
+    if (!status && y->P) status = sru__project(c, y, io, a_rows, a, k);
     if (!status && k->mask_c) status = sru__drop(c, y, io, SRU__DROP_C, k->mask_c, NULL, 0);
     if (status) return status;
-    sru__fill_scan(&s, m, y, io, in, a, c0, k);
+    sru__fill_scan(&s, y, io, in, a, c0, k);
     s.cT = io->state ? io->state + (size_t)y->l * y->N : NULL;
     s.h = k->g ? k->g : out;
     if (by_table) status = sru__look_up_u(c, m, io, &s);
@@ -4313,7 +4315,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             sru_context layer = *c;
             sru__kept *k = &kept[io->tape ? l : 0];
             float *out = l + 1 < L && io->tape ? k[1].in : (L - 1 - l) % 2 ? other : part.h;
-            sru__next_layer(&y, f, m->type, l);
+            sru__next_layer(&y, m, l);
             if (!io->tape) {
                 memset(y.drop, 0, sizeof y.drop);
                 if (!sru__keep(&layer, &y, &part, k)) return sru__no_memory(c);
@@ -4322,7 +4324,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
                 status = in ? c->op->copy(c, io->saved[l] + t0 * B * y.in, in, rows * y.in * 4)
                        : c->op->embedding_forward(c, io->saved[l], part.tokens, m->embedding, rows,
                                                   y.in, m->vocab_size);
-            if (!status) status = sru__layer_forward(&layer, m, &y, &part, in, out, c0, k);
+            if (!status) status = sru__layer_forward(&layer, &y, &part, in, out, c0, k);
             in = out;
         }
         t0 += steps;
@@ -4341,15 +4343,14 @@ SRUDEF sru_status sru_forward(const sru_context *ctx, const sru_model *model, co
 
 #ifndef SRU_NO_BACKWARD
 /* Backward of sru__project(): from dp, which is overwritten, to da = beta da + ... NULL: no da. */
-static sru_status sru__project_backward(const sru_context *ctx, const sru_model *m,
-                                        const sru__layer *y, const sru_io *io, size_t rows,
-                                        const float *a, float *da, float beta, float *dp,
-                                        const sru__kept *k)
+static sru_status sru__project_backward(const sru_context *ctx, const sru__layer *y,
+                                        const sru_io *io, size_t rows, const float *a, float *da,
+                                        float beta, float *dp, const sru__kept *k)
 {
     sru_context c = *ctx;
     const sru_backend *op = c.op;
     const size_t memory = sru__memory_length(y, io) * io->B;
-    const float *w = sru__tensor(m->weights, y, SRU__PROJECTION);
+    const float *w = sru__weight(y, SRU__PROJECTION);
     float *dw = sru__tensor(io->grads, y, SRU__PROJECTION);
     float *dmemory = io->dmemory ? io->dmemory[y->l] : NULL;
     sru_status status = SRU_OK;
@@ -4357,14 +4358,14 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
     if (!status && y->projected_norm)
         status = op->layernorm_backward(&c, dp, sru__tensor(io->grads, y, SRU__PROJECTED_GAIN),
                                         sru__tensor(io->grads, y, SRU__PROJECTED_SHIFT), dp, k->o,
-                                        sru__tensor(m->weights, y, SRU__PROJECTED_GAIN),
-                                        k->p_stats, 0, rows, y->P);
+                                        sru__weight(y, SRU__PROJECTED_GAIN), k->p_stats, 0, rows,
+                                        y->P);
     if (!status && y->attention) {      /* forward: kv = W2 z, o = q + alpha*a; q is the end of z */
         sru_attention s;
         float *dz = sru__take_floats(&c, (memory + rows) * y->P);
         float *dkv = sru__take_floats(&c, (memory + rows) * 2 * y->P);
         if (!dz || !dkv) return sru__no_memory(&c);
-        sru__fill_attention(&s, m, y, io, k);
+        sru__fill_attention(&s, y, io, k);
         s.dout = dp;
         s.dq = dz + memory * y->P;
         s.dkv = dkv;
@@ -4373,7 +4374,7 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru_model 
         if (!status && memory) status = op->copy(&c, dz, NULL, memory * y->P * 4);
         if (!status)
             status = op->linear_backward(&c, dz, sru__tensor(io->grads, y, SRU__KEYS_VALUES), NULL,
-                                         dkv, k->z, sru__tensor(m->weights, y, SRU__KEYS_VALUES), 1,
+                                         dkv, k->z, sru__weight(y, SRU__KEYS_VALUES), 1,
                                          memory + rows, 2 * y->P, y->P);
         if (!status && memory)
             status = op->linear_backward(&c, dmemory, dw, NULL, dz, io->memory[y->l], w, 0, memory,
@@ -4411,17 +4412,17 @@ static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model
 
 /* From dh to dx, which may be dh; NULL: not wanted. dg, which may be dh or dx, takes what dropout
    and layer norm of the output make of dh. */
-static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m,
-                                      const sru__layer *y, const sru_io *io, const float *in,
-                                      const float *c0, float *dx, const float *dh, float *dg,
-                                      const sru__kept *k)
+static sru_status sru__layer_backward(const sru_context *ctx, const sru__layer *y,
+                                      const sru_io *io, const float *in, const float *c0,
+                                      float *dx, const float *dh, float *dg, const sru__kept *k)
 {
     sru_context c = *ctx;
     const sru_backend *op = c.op;
-    const int by_table = sru__by_table(m, y, io);
+    const sru_model *m = y->m;
+    const int by_table = sru__by_table(y, io);
     const size_t rows = io->T * io->B, a_rows = by_table ? m->vocab_size : rows;
     const float *a = by_table ? m->embedding : k->a ? k->a : in;
-    const float *gain = sru__tensor(m->weights, y, SRU__GAIN);
+    const float *gain = sru__weight(y, SRU__GAIN);
     const float highway = y->skip ? 1.0f : 0.0f;    /* 1: dx holds its part, so add to that */
     float *dgain = sru__tensor(io->grads, y, SRU__GAIN);
     float *dshift = sru__tensor(io->grads, y, SRU__SHIFT), *da = by_table ? io->dembedding : dx;
@@ -4443,7 +4444,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
         da = sru__take_floats(&c, rows * y->in);
         if (!da) return sru__no_memory(&c);
     }
-    sru__fill_scan(&s, m, y, io, in, a, c0, k);
+    sru__fill_scan(&s, y, io, in, a, c0, k);
     s.dh = dh;
     s.dc = io->dstate ? io->dstate + (size_t)y->l * y->N : NULL;
     s.du = k->u;
@@ -4456,7 +4457,7 @@ static sru_status sru__layer_backward(const sru_context *ctx, const sru_model *m
     status = by_table ? sru__by_table_backward(&c, m, io, &s, y->P ? 0 : 1)
                       : op->scan_backward(&c, &s);
     if (!status && y->P)
-        status = sru__project_backward(&c, m, y, io, a_rows, a, da,
+        status = sru__project_backward(&c, y, io, a_rows, a, da,
                                        by_table ? 1 : da == dx ? highway : 0, s.da, k);
     if (!status && da && y->drop[SRU__DROP_X] > 0)
         status = sru__drop(&c, y, io, SRU__DROP_X, y->norm == 1 ? da : dx, da,
@@ -4493,8 +4494,8 @@ static sru_status sru__backward_run(sru_context *c, const void *args)
         x = looked_up;
     }
     for (l = L - 1; l >= 0 && !status; l--) {
-        const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
-        status = sru__layer_backward(c, m, &y, io, kept[l].in ? kept[l].in : x, c0,
+        const sru__layer y = sru__layer_at(m, l);
+        status = sru__layer_backward(c, &y, io, kept[l].in ? kept[l].in : x, c0,
                                      l > 0 || first ? d : dx, l + 1 < L ? d : io->dh, d, &kept[l]);
     }
     if (first && !status)
@@ -4542,7 +4543,7 @@ SRUDEF sru_status sru_size(sru_sizes *n, const sru_context *ctx, const sru_model
     status = sru_forward(&c, &m, &io);
     if (status) return status;
     io.h = (float *)other;
-    n->weights = sru__weight_bytes(&m.config, m.type);
+    n->weights = sru__weight_bytes(&m);
     n->state = sru__state_floats(&m.config);
 #ifndef SRU_NO_BACKWARD
     if (m.type == SRU_PLAIN) {
@@ -4592,11 +4593,14 @@ static void sru__fill(float *w, size_t n, float value)
 
 SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
 {
+    sru_model m;
     int l, k;
     if (!weights || !f || sru__check_config(f, NULL)) return SRU_EINVAL;
-    sru__clear(weights, sru__weight_bytes(f, SRU_PLAIN));
+    sru__clear(&m, sizeof m);
+    m.config = *f;
+    sru__clear(weights, sru__weight_bytes(&m));
     for (l = 0; l < sru__layers(f); l++) {
-        const sru__layer y = sru__layer_at(f, SRU_PLAIN, l);
+        const sru__layer y = sru__layer_at(&m, l);
         const int old = f->arch == SRU_ARCH_SRU, plus = f->arch == SRU_ARCH_SRUPP;
         const size_t n = y.slot[SRU__WEIGHT].cols * y.N;    /* values of one of the K matrices */
         float *w[SRU__SLOTS];
@@ -4606,8 +4610,8 @@ SRUDEF sru_status sru_init(float *weights, const sru_config *f, uint64_t seed)
            of the product before layer 0, except in SRU++, it is nn.Linear's 1/(3 columns) */
         for (k = 0; k <= SRU__WEIGHT; k++) {
             const size_t rows = y.slot[k].rows, cols = y.slot[k].cols;
-            const double m = (double)cols, both = (double)rows + m;
-            const double by = k == SRU__INPUT && !plus ? 1 / m : old ? 3 / m : 6 / both;
+            const double n_in = (double)cols, both = (double)rows + n_in;
+            const double by = k == SRU__INPUT && !plus ? 1 / n_in : old ? 3 / n_in : 6 / both;
             if (rows) sru__fill_uniform(w[k], rows * cols, sru__dsqrt(by), seed, l, k);
         }
         for (k = 0; old && k < (int)y.K; k++) {     /* so that values keep their variance */
@@ -4634,6 +4638,7 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
                            const sru_model *from)
 {
     const sru_context c = sru__context(ctx);
+    sru_model packed;
     sru_status status;
     sru__layer a, b;
     size_t g;
@@ -4645,14 +4650,17 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     status = sru__check_config(&from->config, c.error);
     if (status) return status;
     if (!c.op->pack(&c, NULL, to->type, NULL, 1, 1)) return SRU_EINVAL;     /* pack has said why */
-    status = c.op->copy(&c, weights, NULL, sru__weight_bytes(&from->config, to->type));
+    packed = *from;
+    packed.type = to->type;
+    packed.weights = weights;
+    status = c.op->copy(&c, weights, NULL, sru__weight_bytes(&packed));
     for (l = 0; l < sru__layers(&from->config) && !status; l++) {
-        sru__next_layer(&a, &from->config, SRU_PLAIN, l);
-        sru__next_layer(&b, &from->config, to->type, l);
+        sru__next_layer(&a, from, l);
+        sru__next_layer(&b, &packed, l);
         for (i = 0; i < SRU__SLOTS && !status; i++) {
             const sru__slot s = a.slot[i];
-            const float *w = sru__tensor(from->weights, &a, i);
-            char *out = (char *)sru__tensor(weights, &b, i);
+            const float *w = sru__weight(&a, i);
+            char *out = (char *)sru__weight(&b, i);
             if (w && !s.groups) status = c.op->copy(&c, out, w, s.rows * 4);
             for (g = 0; w && g < s.groups; g++) {
                 const size_t n = s.rows / s.groups;
@@ -4662,12 +4670,8 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
             }
         }
     }
-    if (status) return status;
-    to->config = from->config;
-    to->embedding = from->embedding;
-    to->vocab_size = from->vocab_size;
-    to->weights = weights;
-    return SRU_OK;
+    if (!status) *to = packed;
+    return status;
 }
 
 /* =================================================================================================
@@ -5267,13 +5271,13 @@ static int sru__next_tensor(sru__walk *w)
     do {
         if (++w->n == sru__layers(f) * slots) return 0;
         w->i = w->n % slots;
-        if (w->i == 0) sru__next_layer(&w->y, f, w->m->type, w->n / slots);
+        if (w->i == 0) sru__next_layer(&w->y, w->m, w->n / slots);
         s = &w->y.slot[w->i];
     } while (!s->rows);
     sru__clear(&w->t, sizeof w->t);
     w->t.shape[0] = s->transpose ? s->cols : s->rows;
     if (s->groups) w->t.shape[1] = s->transpose ? s->rows : s->cols;
-    w->t.data = w->i == SRU__SLOTS ? &w->y.scale_x : sru__tensor(w->m->weights, &w->y, w->i);
+    w->t.data = w->i == SRU__SLOTS ? &w->y.scale_x : sru__weight(&w->y, w->i);
     w->t.interleave = s->interleave;
     w->t.transpose = s->transpose;
     return 1;
@@ -5449,7 +5453,7 @@ SRUDEF sru_status sru_load_bytes(sru_model *m, void *weights, const void *bytes,
     if (!status) status = sru__load_tensors(&file, &w, f);
     if (!status && weights) {
         to.weights = weights;
-        memset(weights, 0, sru__weight_bytes(f, to.type));      /* padding, too */
+        memset(weights, 0, sru__weight_bytes(&to));      /* padding, too */
         status = sru__load_tensors(&file, &w, f);
     }
     if (status) return status;
@@ -5511,7 +5515,7 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
     sru__clear(&m, sizeof m);
     m.type = type;
     if (!sru_load_bytes(&m, NULL, file, size, NULL, error)) {
-        need = sru__weight_bytes(&m.config, type);
+        need = sru__weight_bytes(&m);
         block = (char *)SRU_MALLOC(sizeof m + 63 + need);
         if (!block) sru__say(error, "no memory for %u bytes of weights", need);
     }
