@@ -3071,7 +3071,7 @@ static sru_status sru__cpu_attention_backward(const sru_context *ctx, const sru_
 
 /* Arguments of this operator and the following ones. */
 typedef struct sru__rows_job {
-    float *y, *stats;               /* stats in backward: dgain of all parts, then dbias */
+    float *y, *stats, *partial;     /* partial: dgain (parts,n), then dbias (parts,n) */
     float *dgain, *dbias;
     const float *dy, *x, *gain, *bias, *cstats, *mask;
     const int32_t *tokens;
@@ -3135,7 +3135,6 @@ static sru_status sru__cpu_layernorm_forward(const sru_context *ctx, float *y, f
 }
 
 #ifndef SRU_NO_BACKWARD
-/* Each part has sums of its own: dgain (parts,n), then dbias (parts,n). */
 static void sru__layernorm_parts(void *job, size_t begin, size_t end, int thread)
 {
     const sru__rows_job *s = (const sru__rows_job *)job;
@@ -3143,8 +3142,8 @@ static void sru__layernorm_parts(void *job, size_t begin, size_t end, int thread
     (void)thread;
     for (part = begin; part < end; part++) {
         const size_t row = sru__part(s->rows, part, s->parts), at = row * s->n;
-        s->kern->layernorm_backward(s->y ? s->y + at : NULL, s->stats + part * s->n,
-                                    s->stats + (s->parts + part) * s->n, s->dy + at, s->x + at,
+        s->kern->layernorm_backward(s->y ? s->y + at : NULL, s->partial + part * s->n,
+                                    s->partial + (s->parts + part) * s->n, s->dy + at, s->x + at,
                                     s->gain, s->cstats + 2 * row, s->beta,
                                     sru__part(s->rows, part + 1, s->parts) - row, s->n);
     }
@@ -3156,15 +3155,15 @@ static sru_status sru__layernorm_backward_run(sru_context *c, const void *args)
     size_t part;
     s.kern = sru__kern(c);
     s.parts = sru__min(s.rows, SRU__PARTS);
-    s.stats = sru__take_floats(c, 2 * s.parts * s.n);
-    if (!s.stats) return sru__no_memory(c);
+    s.partial = sru__take_floats(c, 2 * s.parts * s.n);
+    if (!s.partial) return sru__no_memory(c);
     if (c->measure) return SRU_OK;
-    memset(s.stats, 0, 2 * s.parts * s.n * 4);
+    memset(s.partial, 0, 2 * s.parts * s.n * 4);
     sru__parallel(sru__threads(c, 80.0 * (double)s.rows * (double)s.n), s.parts,
                   sru__layernorm_parts, &s);
     for (part = 0; part < s.parts; part++) {
-        if (s.dgain) s.kern->add(s.dgain, s.stats + part * s.n, s.n);
-        if (s.dbias) s.kern->add(s.dbias, s.stats + (s.parts + part) * s.n, s.n);
+        if (s.dgain) s.kern->add(s.dgain, s.partial + part * s.n, s.n);
+        if (s.dbias) s.kern->add(s.dbias, s.partial + (s.parts + part) * s.n, s.n);
     }
     return SRU_OK;
 }
@@ -7265,7 +7264,6 @@ SRU__OFFER(SRU__FN(kernels_bf16), SRU__FN(backend_bf16), SRU__STR(SRU__ISA) "_bf
 #undef SRU__NP_TWO
 #undef SRU__NP_ONE
 #endif /* SRU__PASS */
-
 
 /* -------------------------------------------------------------------------------------------------
    This software is available under two licences: choose whichever you prefer.
