@@ -3084,7 +3084,7 @@ typedef struct sru__rows_job {
     const sru__kernels *kern;
 } sru__rows_job;
 
-/* Sets what most of these operators are given, and the rest to 0. */
+/* Sets what most of these operators are given, and all else to 0. */
 static void sru__rows_begin(sru__rows_job *s, float *y, const float *x, size_t rows, size_t n)
 {
     sru__clear(s, sizeof *s);
@@ -3206,16 +3206,13 @@ static void sru__embedding_rows(void *job, size_t begin, size_t end, int thread)
     }
 }
 
-static sru_status sru__embedding_check(const sru_context *ctx, sru__rows_job *s, const char *name,
-                                       const float *y, const int32_t *tokens, const float *table,
-                                       size_t rows, size_t n, size_t size)
+static sru_status sru__embedding_check(const sru_context *ctx, const char *name, const float *y,
+                                       const int32_t *tokens, const float *table, size_t rows,
+                                       size_t n, size_t size)
 {
     if (sru__too_large(ctx, name, rows, n) || sru__too_large(ctx, name, size, n)) return SRU_EINVAL;
     if (rows && n && (!y || !tokens || (size && !table)))
         return SRU__FAIL(ctx, SRU_EINVAL, "%s: no pointer may be NULL", name);
-    sru__rows_begin(s, NULL, NULL, rows, n);
-    s->tokens = tokens;
-    s->size = size;
     return SRU_OK;
 }
 
@@ -3224,11 +3221,12 @@ static sru_status sru__cpu_embedding_forward(const sru_context *ctx, float *y,
                                              size_t n, size_t size)
 {
     sru__rows_job s;
-    const sru_status status = sru__embedding_check(ctx, &s, "embedding_forward", y, tokens, table,
+    const sru_status status = sru__embedding_check(ctx, "embedding_forward", y, tokens, table,
                                                    rows, n, size);
     if (status || !rows || !n) return status;
-    s.y = y;
-    s.x = table;
+    sru__rows_begin(&s, y, table, rows, n);
+    s.tokens = tokens;
+    s.size = size;
     return sru__share_out(ctx, 20.0 * (double)rows * (double)n, rows, sru__embedding_rows, &s);
 }
 
@@ -3242,7 +3240,7 @@ static void sru__embedding_columns(void *job, size_t begin, size_t end, int thre
     for (i = 0; i < s->rows; i++) {
         const size_t token = (size_t)s->tokens[i];
         if (token >= s->size) continue;
-        s->kern->add(s->y + token * s->n + begin, s->dy + i * s->n + begin, end - begin);
+        s->kern->add(s->y + token * s->n + begin, s->x + i * s->n + begin, end - begin);
     }
 }
 
@@ -3251,11 +3249,12 @@ static sru_status sru__cpu_embedding_backward(const sru_context *ctx, float *dta
                                               size_t n, size_t size)
 {
     sru__rows_job s;
-    const sru_status status = sru__embedding_check(ctx, &s, "embedding_backward", dy, tokens,
-                                                   dtable, rows, n, size);
+    const sru_status status = sru__embedding_check(ctx, "embedding_backward", dy, tokens, dtable,
+                                                   rows, n, size);
     if (status) return status;
-    s.y = dtable;
-    s.dy = dy;
+    sru__rows_begin(&s, dtable, dy, rows, n);
+    s.tokens = tokens;
+    s.size = size;
     return sru__share_out(ctx, 20.0 * (double)rows * (double)n, n, sru__embedding_columns, &s);
 }
 #endif
