@@ -1091,7 +1091,7 @@ typedef struct sru__adamw_job {
     float scale, step1, step2, eps, rate, shrink, root_unbias2;     /* steps: 1 - beta */
 } sru__adamw_job;
 
-typedef void sru__product(size_t k, const float *a, size_t row, size_t col, int width,
+typedef void sru__product(size_t k, const float *a, size_t row, size_t col, int rows,
                           const float *const *b, int panels, float *c, size_t ldc, size_t plane,
                           int add, int mr, int nr, const uintptr_t *ahead, size_t quarters);
 
@@ -4310,19 +4310,19 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             in = out;
         }
         for (l = 0; l < L && !status; l++) {
-            sru_context layer = *c;
+            sru_context inner = *c;     /* so that layers use the same memory, one after another */
             sru__kept *k = &kept[io->tape ? l : 0];
             float *out = l + 1 < L && io->tape ? k[1].in : (L - 1 - l) % 2 ? other : part.h;
             sru__next_layer(&y, m, l);
             if (!io->tape) {
                 memset(y.drop, 0, sizeof y.drop);
-                if (!sru__keep(&layer, &y, &part, k)) return sru__no_memory(c);
+                if (!sru__keep(&inner, &y, &part, k)) return sru__no_memory(c);
             }
             if (io->saved && io->saved[l])
                 status = in ? c->op->copy(c, io->saved[l] + t0 * B * y.in, in, rows * y.in * 4)
                        : c->op->embedding_forward(c, io->saved[l], part.tokens, m->embedding, rows,
                                                   y.in, m->vocab_size);
-            if (!status) status = sru__layer_forward(&layer, &y, &part, in, out, c0, k);
+            if (!status) status = sru__layer_forward(&inner, &y, &part, in, out, c0, k);
             in = out;
         }
         t0 += steps;
@@ -4387,14 +4387,14 @@ static sru_status sru__project_backward(const sru_context *ctx, const sru__layer
 }
 
 /* Backward of the scan and product of a layer whose u was looked up: du is summed for each of the V
-   rows, and these sums go back through the product, to layer->da (V,A) and layer->dw. */
+   rows, and these sums go back through the product, to scan->da (V,A) and scan->dw. */
 static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model *m,
-                                         const sru_io *io, const sru_scan *layer, float beta)
+                                         const sru_io *io, const sru_scan *scan, float beta)
 {
     sru_context c = *ctx;
-    const size_t V = m->vocab_size, n = (size_t)layer->K * layer->N;
+    const size_t V = m->vocab_size, n = (size_t)scan->K * scan->N;
     float *du = sru__take_floats(&c, V * n);
-    sru_scan s = *layer;
+    sru_scan s = *scan;
     sru_status status;
     if (!du) return sru__no_memory(&c);
     s.w = NULL;                         /* leaves da and dw alone */
@@ -4403,8 +4403,8 @@ static sru_status sru__by_table_backward(const sru_context *ctx, const sru_model
     if (!status)
         status = c.op->embedding_backward(&c, du, s.du, io->tokens, io->T * io->B, n, V);
     if (!status)
-        status = c.op->linear_backward(&c, layer->da, layer->dw, NULL, du, layer->a,
-                                       (const float *)layer->w, beta, V, n, layer->A);
+        status = c.op->linear_backward(&c, scan->da, scan->dw, NULL, du, scan->a,
+                                       (const float *)scan->w, beta, V, n, scan->A);
     return status;
 }
 
