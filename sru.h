@@ -2359,6 +2359,16 @@ static sru_status sru__cpu_scan_backward(const sru_context *ctx, const sru_scan 
    a long sequence. Keys are stored in panels of 16 keys for the product with the queries, values in
    panels of 16 columns for the product with the weights. A ring stores them in this form, too, so
    that nothing is packed twice. */
+
+/* Up to 64 queries of one head. Query i is that of step t[i], at place + i*apart among the keys,
+   which begin at place `start`. Block g, keys g*64 and on, lies at keys + g % blocks * stride. */
+typedef struct sru__queries {
+    size_t head, n, t[SRU__KEYS], place, apart, start;
+    const float *keys;
+    size_t from, to;                /* only in blocks from ... to-1 do they see keys */
+    size_t low, high;               /* each of them sees all keys low ... high-1 */
+} sru__queries;
+
 typedef struct sru__attend_run {
     sru_attention s;
     const sru__kernels *kern;
@@ -2375,7 +2385,7 @@ typedef struct sru__attend_run {
     size_t scratch_size;            /* floats of scratch memory for each thread */
     size_t room;                    /* in forward: how many queries it has room for */
     int threads;                    /* threads that share one head of a ring, */
-    const struct sru__queries *q;   /* its queries, */
+    const sru__queries *q;          /* its queries, */
     float *scores;                  /* and their scores for all blocks of keys */
     double *dalpha;                 /* (B*H) each head's part of dalpha */
     size_t parts;                   /* parts of a head's keys; each has its own sums for dq: */
@@ -2506,15 +2516,6 @@ static void sru__times_panels(const sru__kernels *kern, const float *a, size_t r
                           (int)sru__min(full, n - i), SRU__PANEL, NULL, 0);
     }
 }
-
-/* Up to 64 queries of one head. Query i is that of step t[i], at place + i*apart among the keys,
-   which begin at place `start`. Block g, keys g*64 and on, lies at keys + g % blocks * stride. */
-typedef struct sru__queries {
-    size_t head, n, t[SRU__KEYS], place, apart, start;
-    const float *keys;
-    size_t from, to;                /* only in blocks from ... to-1 do they see keys */
-    size_t low, high;               /* each of them sees all keys low ... high-1 */
-} sru__queries;
 
 static void sru__seen_by_all(const sru__attend_run *r, sru__queries *q)
 {
