@@ -381,8 +381,8 @@ static void test_attention_prefixes(void)
     free(q); free(kv); free(o); free(whole);
 }
 
-/* Rings of one's own: in calls of any length, o is that of a window. A padded step leaves its o and
-   the ring alone, and nothing is written behind a ring. */
+/* Rings of one's own: in calls of any length, o is that of a window, even after calls without
+   queries. A padded step leaves its o and the ring alone, and nothing is written behind a ring. */
 static void test_attention_rings(void)
 {
     enum { T = 200, B = 2, H = 2, P = 10, WINDOW = 70, LENGTH = 2 + 192*(P + H*16), MORE = 3 };
@@ -393,7 +393,7 @@ static void test_attention_rings(void)
     const sru_context c = context(1, error);
     uint8_t pad[T*B];
     sru_attention s = random_attention(q, kv, whole, T, B, H, P);
-    size_t i, t, b;
+    size_t i, t, b, call;
     memset(pad, 1, sizeof pad);
     s.window = WINDOW;
     CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
@@ -415,6 +415,19 @@ static void test_attention_rings(void)
               "window", (int)parts[i]);
         for (b = 0; b < B; b++)
             test_constant("what follows a ring", rings + b*s.ld_ring + LENGTH, MORE, 0);
+        memset(rings, 0, B*s.ld_ring*4);
+        memset(o, 0xff, T*B*P*4);
+        for (t = call = 0; t < T; t += s.T, call++) {
+            s.T = T - t < parts[i] ? T - t : parts[i];
+            s.q = call % 3 == 2 ? NULL : q + t*B*P;
+            s.kv = kv + t*B*2*P;
+            s.o = s.q ? o + t*B*P : NULL;
+            s.mask_pad = NULL;
+            CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+            CHECK(!s.q || !memcmp(s.o, whole + t*B*P, s.T*B*P*4), "step %d, in calls of %d, some "
+                  "of them without queries, has other bits than in a window", (int)t,
+                  (int)parts[i]);
+        }
     }
     free(q); free(kv); free(o); free(whole); free(rings);
 }
@@ -516,6 +529,150 @@ static void test_attention_cross(void)
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL, "case %d is taken", (int)i);
     }
     free(q); free(kv); free(o); free(whole); free(rings); free(kept); free(memory_pad);
+}
+
+/* Cross-attention of sequence b alone to the last `most` of its M keys that are not padded, or to
+   all of these if they are fewer: o (T,P). */
+static void attend_to_last(REAL *o, const sru_attention *s, const float *kv, const uint8_t *pad,
+                           size_t M, size_t b, size_t most)
+{
+    const size_t T = s->T, B = s->B, P = s->P;
+    float *q = (float *)column(s->q, T, B, b, P*4), *keys = test_floats(M*2*P);
+    const REAL alpha = s->alpha ? (REAL)s->alpha[0] : 1;
+    naive_attention p;
+    size_t m, n = 0, from;
+    for (m = 0; m < M; m++)
+        if (!(pad && pad[m*B + b])) memcpy(keys + n++*2*P, kv + (m*B + b)*2*P, 2*P*4);
+    from = n > most ? n - most : 0;
+    memset(&p, 0, sizeof p);
+    p.T = T;
+    p.B = 1;
+    p.M = n - from;
+    p.P = P;
+    p.H = (size_t)s->H;
+    p.cross = 1;
+    p.q = naive_wide(q, T*P);
+    p.kv = naive_wide(keys + from*2*P, p.M*2*P);
+    p.alpha = s->alpha ? &alpha : NULL;
+    p.o = o;
+    naive_attend(&p);
+    free(q); free(keys); free((REAL *)(uintptr_t)p.q); free((REAL *)(uintptr_t)p.kv);
+}
+
+/* A ring that has taken in more keys than its window keeps the last window - 1 that are not padded,
+   and cross-attention sees these alone. However long the calls are that put the keys in, even if
+   longer than the window, the ring comes out the same; padded keys leave it as it is. */
+static void test_attention_kept(void)
+{
+    enum { T = 5, MOST = 2, M = 300, P = 10, C = 256 };     /* C: keys that most rings hold */
+    static const size_t windows[] = { 1, 2, 64, 65, 66, 130, 193 }, parts[] = { M, 1, 37, 200 };
+    static float q[M*MOST*P], kv[M*MOST*2*P], o[T*MOST*P], first_o[T*MOST*P];
+    static float rings[MOST*(2 + C*(P + MOST*16))], first[sizeof rings/4];
+    static REAL should[T*P];
+    const float alpha = 0.7f;
+    char error[SRU_ERROR_SIZE] = "";
+    sru_context c = context(1, error);
+    uint8_t *random_pad = random_mask(M*MOST, 4), *all_padded = random_mask(M*MOST, 1);
+    size_t B, w, i, t, b;
+    for (B = 1; B <= MOST; B++) {                           /* with as many heads */
+        const sru_attention begin = random_attention(q, kv, o, M, B, (int)B, P);
+        for (w = 0; w < 2*sizeof windows/sizeof *windows; w++) {
+            const size_t window = windows[w/2], slots = (window + 62)/64*64 + 64;
+            const int padded = w % 2 == 1;
+            sru_attention put = begin, see = begin;
+            put.window = see.window = window;
+            put.ring = see.ring = rings;
+            put.ld_ring = see.ld_ring = 2 + slots*(P + B*16);
+            put.q = put.o = NULL;
+            see.T = T;
+            see.cross = 1;
+            see.kv = NULL;
+            see.alpha = padded ? &alpha : NULL;
+            for (i = 0; i < sizeof parts/sizeof *parts; i++) {
+                memset(rings, 0, sizeof rings);
+                for (t = 0; t < M; t += put.T) {
+                    put.T = M - t < parts[i] ? M - t : parts[i];
+                    put.kv = kv + t*B*2*P;
+                    put.mask_pad = padded ? random_pad + t*B : NULL;
+                    CHECK(sru_cpu()->attention_forward(&c, &put) == SRU_OK, "%s", error);
+                    put.mask_pad = all_padded;
+                    CHECK(t || sru_cpu()->attention_forward(&c, &put) == SRU_OK, "%s", error);
+                }
+                if (i == 0) memcpy(first, rings, sizeof rings);
+                CHECK(!memcmp(rings, first, sizeof rings), "window %d: keys put in by %d make "
+                      "another ring", (int)window, (int)parts[i]);
+            }
+            for (c.threads = 1; c.threads <= 3; c.threads++) {      /* they share a single head */
+                memset(o, 0xff, sizeof o);
+                CHECK(sru_cpu()->attention_forward(&c, &see) == SRU_OK, "%s", error);
+                if (c.threads == 1) memcpy(first_o, o, sizeof o);
+                CHECK(!memcmp(o, first_o, T*B*P*4), "%d threads give other bits", c.threads);
+            }
+            c.threads = 1;
+            for (b = 0; b < B; b++) {
+                float *got = (float *)column(o, T, B, b, P*4);
+                double off;
+                attend_to_last(should, &see, kv, padded ? random_pad : NULL, M, b, window - 1);
+                off = test_error_double(got, should, T*P);
+                CHECK(off < 1e-6, "window %d, %s keys: what sequence %d of %d sees is off by %g",
+                      (int)window, padded ? "padded" : "all", (int)b, (int)B, off);
+                free(got);
+            }
+        }
+    }
+    free(random_pad); free(all_padded);
+}
+
+/* Counters that a ring cannot have count as 0, whether keys are put in or only seen. */
+static void test_attention_counters(void)
+{
+    enum { T = 3, H = 2, P = 10, WINDOW = 70, M = 250, C = 192, LENGTH = 2 + C*(P + H*16) };
+    static float q[M*P], kv[M*2*P], o[T*P], should[T*P], stats[2*H*T];
+    static float filled[LENGTH], ring[LENGTH], after[LENGTH], kept[LENGTH];
+    float wrong[2][5] = { { 0, -1, C, 1e30f, 0 }, { 0, -1, WINDOW, 1e30f, 0 } };
+    char error[SRU_ERROR_SIZE] = "";
+    const sru_context c = context(1, error);
+    sru_attention put = random_attention(q, kv, NULL, M, 1, H, P), see = put;
+    int which, i;
+    test_make_nan(&wrong[0][4]);
+    test_make_nan(&wrong[1][4]);
+    put.window = see.window = WINDOW;
+    put.ld_ring = see.ld_ring = LENGTH;
+    put.ring = filled;
+    put.q = NULL;
+    memset(filled, 0, sizeof filled);
+    CHECK(sru_cpu()->attention_forward(&c, &put) == SRU_OK, "%s", error);
+    CHECK(filled[0] == M - C && filled[1] == WINDOW - 1, "after %d keys, a ring's counters are %g "
+          "and %g", M, (double)filled[0], (double)filled[1]);
+    put.T = see.T = T;
+    put.ring = see.ring = ring;
+    see.cross = 1;
+    see.kv = NULL;
+    see.o = o;
+    see.stats = stats;
+    for (which = 1; which < 4; which++)         /* the first counter, the second, or both */
+        for (i = 0; i < 5; i++) {
+            memcpy(ring, filled, sizeof ring);
+            if (which & 1) ring[0] = wrong[0][i];
+            if (which & 2) ring[1] = wrong[1][i];
+            memcpy(kept, ring, sizeof ring);
+            memset(o, 0xff, sizeof o);
+            CHECK(sru_cpu()->attention_forward(&c, &see) == SRU_OK, "%s", error);
+            CHECK(!memcmp(ring, kept, sizeof ring), "cross-attention has changed a ring");
+            if (which & 2) {
+                test_constant("o of a ring without a number of keys", o, T*P, 0);
+                test_constant("its stats", stats, 2*H*T, 0);
+            }
+            CHECK(sru_cpu()->attention_forward(&c, &put) == SRU_OK, "%s", error);
+            if (i == 0) {
+                memcpy(should, o, sizeof o);
+                memcpy(after, ring, sizeof ring);
+            }
+            CHECK(!memcmp(o, should, sizeof o), "the counters %g and %g are not as good as 0",
+                  (double)kept[0], (double)kept[1]);
+            CHECK(!memcmp(ring, after, sizeof ring), "after the counters %g and %g, keys make "
+                  "another ring", (double)kept[0], (double)kept[1]);
+        }
 }
 
 /* One head, and what it computed the first time. */
@@ -1664,6 +1821,8 @@ static void run_all(void)
     test_attention_prefixes();
     test_attention_rings();
     test_attention_cross();
+    test_attention_kept();
+    test_attention_counters();
     test_attention_masked();
     test_attention_hidden();
     test_attention_saturated();
