@@ -330,6 +330,16 @@ enum {
     CAUSAL = 1, WINDOW = 2, ALPHA = 4, PADS = 8, ADDED = 16, DROPS = 32, MEMORY = 64, CROSS = 128
 };
 
+/* The logarithms of sums of exp(score), which do not depend on m; 0 where nothing is seen. */
+static floats log_sums(const floats &stats)
+{
+    floats sums(stats.size()/2);
+    for (size_t i = 0; i < sums.size(); i++)
+        if (stats[2*i] != 0 || stats[2*i + 1] != 0)
+            sums[i] = stats[2*i] - std::log(stats[2*i + 1]);
+    return sums;
+}
+
 static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int has)
 {
     const size_t P = H*hd, M = has & MEMORY ? 9 : 0;
@@ -383,12 +393,15 @@ static results attention(side &s, size_t T, size_t B, size_t H, size_t hd, int h
     const floats dq = s.get(p.dq, T*B*P), dalpha = s.get(p.dalpha, p.alpha ? 1 : 0);
     gradients.insert(gradients.end(), dq.begin(), dq.end());
     gradients.insert(gradients.end(), dalpha.begin(), dalpha.end());
+    floats sums = log_sums(s.get(p.stats, 2*B*H*T));
+    for (size_t i = 0; i < sums.size() && has & ADDED; i += T) sums[i] = 0;     /* else -1e9 */
     return results{ {"o", s.get(p.o, T*B*P)}, {"o, inference", s.get(brief_one.o, T*B*P)},
-                    {"a", s.get(p.a, T*B*P)}, {"gradients", gradients} };
+                    {"a", s.get(p.a, T*B*P)}, {"log of the sum", sums}, {"gradients", gradients} };
 }
 
 /* Through rings, in calls of 1, 2, ... steps, after cross-attention to what the rings keep. Then
-   they take in the same keys again, without queries. */
+   they take in the same keys again, without queries, and cross-attention has padded queries, whose
+   results it leaves as they are. */
 static results rings(side &s, size_t B, size_t H, size_t hd, size_t window, float counters = 0)
 {
     const size_t P = H*hd, floats_of = 2 + (window + 128)*(P + H*(hd + 16));
@@ -420,18 +433,28 @@ static results rings(side &s, size_t B, size_t H, size_t hd, size_t window, floa
         s.call([=](const sru_context *c) { return c->op->attention_forward(c, &p); });
         put.q = put.o = put.a = put.stats = NULL;
         s.call([=](const sru_context *c) { return c->op->attention_forward(c, &put); });
-        for (const float *results : {cross.o, cross.a}) {
-            const floats some = s.get(results, T*B*P);
-            all.insert(all.end(), some.begin(), some.end());
+        sru_attention padded = cross;
+        padded.mask_pad = p.mask_pad;
+        padded.o = s.put(floats(T*B*P, 3)), padded.a = s.put(floats(T*B*P, 2));
+        padded.stats = s.put(floats(2*T*B*H, 1));
+        s.call([=](const sru_context *c) { return c->op->attention_forward(c, &padded); });
+        for (const sru_attention &one : {cross, padded}) {
+            for (const float *results : {one.o, one.a}) {
+                const floats some = s.get(results, T*B*P);
+                all.insert(all.end(), some.begin(), some.end());
+            }
+            const floats some = log_sums(s.get(one.stats, 2*T*B*H));
+            sums.insert(sums.end(), some.begin(), some.end());
         }
-        const floats o = s.get(p.o, T*B*P), a = s.get(p.a, T*B*P), stats = s.get(p.stats, 2*T*B*H);
+        const floats o = s.get(p.o, T*B*P), a = s.get(p.a, T*B*P);
+        const floats own = log_sums(s.get(p.stats, 2*T*B*H));
         for (size_t i = 0; i < o.size(); i++) {
             if (pad[i/P]) continue;
             all.push_back(o[i]);
             all.push_back(a[i]);
         }
         for (size_t i = 0; i < T*B*H; i++)                      /* (B,H,T,2) */
-            if (!pad[i%T*B + i/(H*T)]) sums.push_back(stats[2*i] - std::log(stats[2*i + 1]));
+            if (!pad[i%T*B + i/(H*T)]) sums.push_back(own[i]);
     }
     return results{ {"o and a", all}, {"log of the sum", sums} };
 }
