@@ -675,6 +675,30 @@ static void test_attention_counters(void)
         }
 }
 
+/* Without queries, memory gets gradients of 0, and what follows these is not written. */
+static void test_attention_empty(void)
+{
+    enum { M = 3, B = 2, P = 4, N = M*B*2*P, MORE = 8 };
+    float dkv[N + MORE];
+    char error[SRU_ERROR_SIZE] = "";
+    const sru_context c = context(1, error);
+    sru_attention s;
+    size_t i;
+    memset(&s, 0, sizeof s);
+    s.B = B;
+    s.M = M;
+    s.P = P;
+    s.H = 1;
+    s.dkv = dkv;
+    for (i = 0; i < N + MORE; i++) dkv[i] = 1;
+    CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_OK, "%s", error);
+    CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_OK, "%s", error);
+    test_constant("gradients of what no query sees", dkv, N, 0);
+    test_constant("what follows them", dkv + N, MORE, 1);
+    s.dkv = NULL;
+    CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_OK, "%s", error);
+}
+
 /* One head, and what it computed the first time. */
 typedef struct head {
     sru_attention s;
@@ -1741,6 +1765,16 @@ static void test_errors(void)
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "multiple"), "%s",
               error);
         s.H = 1;
+        for (i = 0; i < 3; i++) {
+            const int bits = (int)sizeof(size_t)*8;
+            sru_attention large = s;
+            if (i == 0) large.B = (size_t)1 << (bits - 6);
+            if (i == 1) large.T = (size_t)1 << bits/2, large.attn_mask = mask;
+            if (i == 2) large.P = (size_t)1 << (bits - 27), large.window = 1 << 23;
+            CHECK(sru_cpu()->attention_forward(&c, &large) == SRU_EINVAL
+                  && strstr(error, "too large"), "%d: %s", i, error);
+            error[0] = 0;
+        }
         s.window = 4;
         s.ring = ring;
         s.ld_ring = (size_t)1 << (sizeof(size_t)*8 - 2);
@@ -1823,6 +1857,7 @@ static void run_all(void)
     test_attention_cross();
     test_attention_kept();
     test_attention_counters();
+    test_attention_empty();
     test_attention_masked();
     test_attention_hidden();
     test_attention_saturated();
