@@ -1792,7 +1792,8 @@ static void test_errors(void)
             s.attn_mask = i == 3 ? mask : NULL;
             s.dropout = i == 4 ? 0.5f : 0;
             CHECK(sru_cpu()->attention_forward(&c, &s) == (i < 5 ? SRU_EINVAL : SRU_OK)
-                  && strstr(error, "ld_ring"), "%d: %s", i, error);
+                  && strstr(error, i ? "ld_ring" : "ld_ring of at least 3074"), "%d: %s", i,
+                  error);
         }
         s.a = s.stats = s.dq = o;
         s.dout = q;
@@ -1800,6 +1801,17 @@ static void test_errors(void)
         CHECK(sru_cpu()->attention_backward(&c, &s) == SRU_EINVAL && strstr(error, "ring"), "%s",
               error);
         s.ring = NULL;
+        for (i = 0; i < 5; i++) {
+            sru_attention lacks = s;
+            if (i == 0) lacks.a = NULL;
+            if (i == 1) lacks.stats = NULL;
+            if (i == 2) lacks.dout = NULL;
+            if (i == 3) lacks.dq = NULL;
+            if (i == 4) lacks.dkv = NULL;
+            error[0] = 0;
+            CHECK(sru_cpu()->attention_backward(&c, &lacks) == SRU_EINVAL && strstr(error, "NULL"),
+                  "%d: %s", i, error);
+        }
         s.dropout = 1;
         CHECK(sru_cpu()->attention_forward(&c, &s) == SRU_EINVAL && strstr(error, "dropout"), "%s",
               error);
