@@ -1354,6 +1354,7 @@ static void test_sizes(void)
                 other = same_call(&k);
                 CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s: %s", what, message);
                 c.work = test_alloc(c.work_size = size.work);
+                memset(c.work, 0xff, size.work);        /* NaN, wherever nothing was written */
                 CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK, "%s: with %lu bytes as told: %s",
                       what, (unsigned long)size.work, message);
                 CHECK(alike(other.io.h, k.io.h, k.hs), "%s: other bits with memory given", what);
@@ -1387,6 +1388,24 @@ static void test_sizes(void)
                           "%s: training with %lu bytes as told: %s", what,
                           (unsigned long)size.train_work, message);
                     free(enough);
+                }
+                c.work = NULL;
+                if (k.io.tape) {
+                    call own = same_call(&k), given = same_call(&k);
+                    train(&n, &own, threads, what);
+                    given.io.tape = test_alloc(size.tape);
+                    c.work = test_alloc(size.train_work);
+                    memset(given.io.tape, 0xff, size.tape);
+                    memset(c.work, 0xff, size.train_work);
+                    CHECK(sru_forward(&c, &n.m, &given.io) == SRU_OK, "%s: %s", what, message);
+                    memset(c.work, 0xff, size.train_work);
+                    CHECK(sru_backward(&c, &n.m, &given.io) == SRU_OK, "%s: %s", what, message);
+                    CHECK(alike(own.io.h, given.io.h, k.hs) && alike(own.io.dx, given.io.dx, k.xs)
+                          && alike(own.io.grads, given.io.grads, k.count),
+                          "%s: training has other bits with memory given", what);
+                    free(c.work);
+                    end_call(&own, 0);
+                    end_call(&given, 0);
                 }
                 end_call(&k, 1);
 
@@ -1624,7 +1643,9 @@ static void test_errors(void)
     m.config.input_size = m.config.hidden_size = 0x7fffffff;
     m.config.num_layers = SRU_MAX_LAYERS;
     m.config.bidirectional = 1;
-    if (sizeof(size_t) <= 4) expect(sru_size(&size, &c, &m, 1, 1), SRU_EINVAL, "sizes of 2^31");
+    CHECK(sru_size(&size, &c, &m, 1, 1) == SRU_EINVAL && strstr(message, "machine's memory"),
+          "sizes of 2^31: %s", message);
+    CHECK(sru_init(some, &m.config, 1) == SRU_EINVAL, "sizes of 2^31: sru_init");
     /* with addresses of 32 bits, a few MB must not be too many for one width, or for many steps */
     for (i = 0; i < 3; i++) {
         m = n.m;

@@ -1017,6 +1017,7 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
     char error[SRU_ERROR_SIZE] = "";
     sru_context c = context(1, error);
     const size_t B = 2;
+    size_t need = 0;
     float *w, *g, *x, *dx, *h, *dh, *state, *dstate, *bias, *memory[SRU_MAX_LAYERS];
     float *dmemory[SRU_MAX_LAYERS];
     uint8_t *pad = random_mask(T*B, 5), *memory_pad = random_mask(M*B, 4);
@@ -1133,6 +1134,15 @@ static void run_stack(int variant, size_t T, size_t M, int masks)
             test_constant("the gradient of v with v1", g + at, count, 0);
         else
             check_slope(t.name, &p, (REAL *)(uintptr_t)(p.weights + at), g + at, count, variant);
+    }
+    c.measure = &need;
+    CHECK(sru_backward(&c, &p.model, &io) == SRU_OK, "%s", error);
+    c.measure = NULL;
+    for (i = 1; i < 5; i++) {                               /* whatever the tape holds */
+        c.work_size = (need - 1)/i;
+        CHECK(sru_backward(&c, &p.model, &io) == SRU_ENOMEM, "variant %d: %lu bytes are enough for "
+              "backward, which asks for %lu", variant, (unsigned long)c.work_size,
+              (unsigned long)need);
     }
     for (l = 0; l < L; l++) {
         free(memory[l]);
