@@ -1901,7 +1901,7 @@ static void test_init(void)
     sru_sizes n;
     sru_tensor t;
     float *w;
-    size_t k, wrong = 0;
+    size_t k, wrong = 0, at = 0;
     int i, matrices = 0;
     memset(&f, 0, sizeof f);
     memset(&m, 0, sizeof m);
@@ -1923,6 +1923,8 @@ static void test_init(void)
         const int attends = strstr(t.name, "rnn_lst.1.") != NULL, second = t.shape[1] > 0;
         const size_t count = t.shape[0]*(second ? t.shape[1] : 1), D = (size_t)f.hidden_size;
         CHECK((t.data - w) % 16 == 0, "%s is not aligned as the weights are", t.name);
+        CHECK((size_t)(t.data - w) == at, "%s does not follow the tensor before it", t.name);
+        at += strstr(t.name, "alpha") ? 16 : count;         /* zeros follow alpha */
         if (second) {
             double bound = sqrt(6/(double)(t.shape[0] + t.shape[1]));
             if (strstr(t.name, attends ? "linear3" : "linear2")) bound *= sqrt(0.75);
@@ -1940,6 +1942,7 @@ static void test_init(void)
         }
     }
     CHECK(matrices == 8, "there are %d matrices", matrices);
+    CHECK(at == n.weights/4, "behind the last tensor lies something else");
     for (k = 0; k < n.weights/4; k++) wrong += !test_finite(&w[k]);
     CHECK(!wrong, "%lu numbers are not set", (unsigned long)wrong);
     naive_check_drawn("SRU++", &m);
