@@ -166,8 +166,8 @@ static inline double test_error(const float *a, const float *b, size_t n)
 static inline void test_status(int got, int want, char *message, size_t size, const char *what)
 {
     CHECK(got == want, "%s: status is %d, not %d: %.*s", what, got, want, (int)size, message);
-    CHECK(memchr(message, 0, size) && strlen(message) > 10, "%s: the error says \"%.*s\"", what,
-          (int)size - 1, message);
+    CHECK(memchr(message, 0, size) && strlen(message) > 10 && strchr(message, ' '),
+          "%s: the error says \"%.*s\"", what, (int)size - 1, message);
     memset(message, 0, size);
 }
 

@@ -3073,8 +3073,17 @@ static void test_arguments(void)
     image_free(im);
 }
 
+/* The lowest number that no open file has. */
+static int next_file(void)
+{
+    const int file = dup(1);
+    close(file);
+    return file;
+}
+
 int main(int argc, char **argv)
 {
+    const int file = next_file();
     test_begin(argc, argv,
                "test_files\n"
                "Loads files, good and bad, and saves some: each must load to the bit, or be\n"
@@ -3115,5 +3124,6 @@ int main(int argc, char **argv)
     test_characters();
     test_arguments();
     CHECK(!rmdir(directory), "the directory '%s' is not empty", directory);
+    CHECK(next_file() == file, "a file was left open");
     return test_end();
 }
