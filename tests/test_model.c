@@ -1539,6 +1539,28 @@ static void test_fewer_sequences(void)
     }
 }
 
+/* Vectors of thousands of floats do not overlap in packed weights, whose forms pad them. */
+static void test_long_vectors(void)
+{
+    sru_config config;
+    sru_context c = context(1);
+    net plain, packed;
+    memset(&config, 0, sizeof config);
+    config.input_size = config.num_layers = 1;
+    config.hidden_size = 1040;
+    plain = new_net(&config, 1);
+    if (in_form(&packed, &plain, SRU_F32)) {
+        call k = new_call(&plain, 2, 1), other = same_call(&k);
+        CHECK(sru_forward(&c, &plain.m, &k.io) == SRU_OK, "%s", message);
+        CHECK(sru_forward(&c, &packed.m, &other.io) == SRU_OK, "%s", message);
+        CHECK(alike(k.io.h, other.io.h, k.hs), "1040 units have other bits when packed");
+        end_call(&other, 0);
+        end_call(&k, 1);
+        free(packed.weights);
+    }
+    free(plain.weights);
+}
+
 /* The tensors of a network lie end to end and fill its weights. */
 static void test_tensors(void)
 {
@@ -1726,6 +1748,11 @@ static void test_errors(void)
     io = k.io;
     io.dh = NULL;
     expect(sru_backward(&c, &n.m, &io), SRU_EINVAL, "backward: dh NULL");
+    for (i = 0; i < 2; i++) {
+        io.T = i ? 3 : 0;
+        io.B = i ? 0 : 2;
+        CHECK(sru_backward(&c, &n.m, &io) == SRU_OK, "backward, nothing to do: %s", message);
+    }
     io = k.io;
     io.dh = k.io.h;
     io.dx = k.x;
@@ -2120,6 +2147,7 @@ int main(int argc, char **argv)
         "gradients finite differences confirm, for each instruction set of this machine, or for\n"
         "the one that SRU_ISA names; and tests bits, memory, dropout, initial weights, errors.");
     test_oracle();
+    test_long_vectors();
     test_tensors();
     test_init();
     test_seed();
