@@ -2678,7 +2678,7 @@ static void test_own_tensors(void)
     unlink(path_of("prefix.safetensors"));
 
     /* if something cannot be saved, the file that is there stays as it is */
-    for (i = 0; i < 20; i++) {
+    for (i = 0; i < 21; i++) {
         int n = 1;
         const char *prefix = "rnn.";
         memset(bad, 0, sizeof bad);
@@ -2708,6 +2708,12 @@ static void test_own_tensors(void)
         case 16: strcpy(bad[0].name, "rnn.norm"); break;            /* sru_load() would refuse */
         case 17: prefix = ""; break;
         case 18: prefix = "net.rnn_lst."; break;
+        case 19:                                                    /* too large together */
+            n = 2;
+            strcpy(bad[1].name, "another");
+            bad[0].shape[0] = bad[1].shape[0] = SIZE_MAX/12;
+            bad[0].shape[1] = bad[1].shape[1] = 0;
+            break;
         default: prefix = longest; break;                           /* but for a byte more */
         }
         error[0] = 0;
