@@ -28,7 +28,6 @@
 #include <cstring>
 #include <deque>
 #include <functional>
-#include <random>
 #include <tuple>
 #include <vector>
 #include <sys/mman.h>
@@ -95,9 +94,24 @@ inline long setting(const char *name, long otherwise)
     return value ? atol(value) : otherwise;
 }
 
-inline std::mt19937 &random()
+/* splitmix64. With std::mt19937, tests take a fifth longer. */
+struct Random {
+    typedef uint64_t result_type;
+    static constexpr uint64_t min() { return 0; }
+    static constexpr uint64_t max() { return UINT64_MAX; }
+    uint64_t state;
+    uint64_t operator()()
+    {
+        uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);
+        z = (z ^ (z >> 30))*UINT64_C(0xbf58476d1ce4e5b9);
+        z = (z ^ (z >> 27))*UINT64_C(0x94d049bb133111eb);
+        return z ^ (z >> 31);
+    }
+};
+
+inline Random &random()
 {
-    static std::mt19937 engine((unsigned)setting("STANDIN_SEED", 1));
+    static Random engine{(uint64_t)setting("STANDIN_SEED", 1)};
     return engine;
 }
 
