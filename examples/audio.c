@@ -9,6 +9,7 @@
 
        cc -O2 audio.c -o audio -lm && ./audio */
 #define SRU_IMPLEMENTATION
+#define SRU_NO_BACKWARD                     /* nothing is trained: compiles sooner */
 #define SRU_NO_STDIO
 #define SRU_MALLOC(n) NULL                  /* proof that nothing is allocated */
 #define SRU_FREE(p)   ((void)(p))

@@ -2,6 +2,7 @@
 
        cc hello.c -o hello && ./hello rnn.safetensors */
 #define SRU_IMPLEMENTATION
+#define SRU_NO_BACKWARD         /* nothing is trained: compiles sooner */
 #include "../sru.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 
        cc pack.c -o pack && ./pack rnn.safetensors q8 > weights.h */
 #define SRU_IMPLEMENTATION
+#define SRU_NO_BACKWARD         /* nothing is trained: compiles sooner */
 #include "../sru.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 
        cc pytorch.c -o pytorch -lm && ./pytorch rnn.safetensors */
 #define SRU_IMPLEMENTATION
+#define SRU_NO_BACKWARD         /* nothing is trained: compiles sooner */
 #include "../sru.h"
 #include <math.h>
 #include <stdio.h>

@@ -4,6 +4,7 @@
 
        cc server.c -o server -lpthread && ./server rnn.safetensors */
 #define SRU_IMPLEMENTATION
+#define SRU_NO_BACKWARD         /* nothing is trained: compiles sooner */
 #include "../sru.h"
 #include <pthread.h>
 #include <stdio.h>

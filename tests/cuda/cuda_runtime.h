@@ -246,25 +246,31 @@ inline void resume(Thread &t)
     change(block->scheduler, t);
 }
 
+/* Whether a lane of the warp ran: each that could, in an order that is drawn. */
+inline bool run_warp(unsigned warp, unsigned count)
+{
+    const uint64_t draw = random()();
+    const unsigned times = (unsigned)draw | 1, plus = (unsigned)(draw >> 32);
+    bool ran = false;
+    for (unsigned i = 0; i < 32; i++) {
+        const unsigned at = 32*warp + (i*times + plus)%32;      /* each lane once: times is odd */
+        if (at >= count || !can_run(threads()[at])) continue;
+        resume(threads()[at]);
+        ran = true;
+    }
+    return ran;
+}
+
 /* One warp runs as far ahead of the others as barriers let it; which one, changes now and then. */
 inline void schedule(unsigned count)
 {
-    std::vector<unsigned> warps(block->warps.size()), lanes(32);
+    std::vector<unsigned> warps(block->warps.size());
     for (unsigned i = 0; i < warps.size(); i++) warps[i] = i;
-    for (unsigned i = 0; i < 32; i++) lanes[i] = i;
     std::shuffle(warps.begin(), warps.end(), random());
     while (block->alive) {
         bool ran = false;
         if (random()()%16 == 0) std::shuffle(warps.begin(), warps.end(), random());
-        for (size_t w = 0; w < warps.size() && !ran; w++) {
-            std::shuffle(lanes.begin(), lanes.end(), random());
-            for (unsigned lane : lanes) {
-                const unsigned i = 32*warps[w] + lane;
-                if (i >= count || !can_run(threads()[i])) continue;
-                resume(threads()[i]);
-                ran = true;
-            }
-        }
+        for (size_t w = 0; w < warps.size() && !ran; w++) ran = run_warp(warps[w], count);
         if (!ran) die("deadlock: some threads wait for others that never come");
     }
 }
