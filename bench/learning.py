@@ -126,10 +126,9 @@ class Trainer:
 
 
 def progress(name, share, seconds, characters, validation):
-    # fits into one row of a terminal of 80 columns, because \r goes back no further
-    print("\r%-24.24s %3.0f %%  %.0f a second  validation %.3f  %.0f s left "
-          % (name, 100*share, characters/seconds, validation, seconds*(1 - share)/share), end="",
-          flush=True)
+    peers.status("%-24.24s %3.0f %%  %.0f a second  validation %.3f  %.0f s left"
+                 % (name, 100*share, characters/seconds, validation, seconds*(1 - share)/share),
+                 last=share >= 1)
 
 
 def places(n, step):
@@ -175,7 +174,6 @@ def train(name, network, path, seconds, curve):
         if share >= 1 or time.time() - shown > 0.5:
             progress(name, share, time.time() - start, step*BATCH*LENGTH, value)
             shown = time.time()
-    print()
     t.net.load_state_dict(best)
     return t.evaluate(test), step*BATCH*LENGTH/elapsed
 
@@ -208,8 +206,10 @@ def charlm(options, path, seconds, threads, csv_path):
         rate = float(speed.group(1)) if speed else rate
         test = float(last.group(1)) if last else test
         if speed:
-            print(("\r%-24.24s %s" % (name, line.strip()))[:80], end="", flush=True)
-    print()
+            shown = "%-24.24s %s" % (name, line.strip())
+            peers.status(shown)
+    if rate:
+        peers.status(shown, last=True)
     if run.wait() or test is None:
         sys.exit("learning.py: charlm failed")
     os.replace(model + ".csv", csv_path)

@@ -356,14 +356,24 @@ def busy():
     return (user + nice + system)/os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
+def status(line, last=False, printed=[0]):
+    """Shows how far the work is: on a terminal, in one line again and again, of 80 columns because
+    \\r goes back no further; elsewhere, in a line every ten seconds. The last one stays."""
+    if sys.stdout.isatty():
+        print("\r%-79.79s" % line, end="\n" if last else "", flush=True)
+    elif last or time.time() - printed[0] > 10:
+        print(line, flush=True)
+        printed[0] = time.time()
+
+
 class Progress:
     def __init__(self, total):
         self.total, self.done, self.start = total, 0, time.time()
 
     def show(self, label):
         left = (time.time() - self.start)/self.done*(self.total - self.done) if self.done else 0
-        print("\r%3.0f %%  %-60.60s %s left " % (100*self.done/self.total, label,
-              "%d:%02d" % (left//60, left%60) if self.done else "?"), end="", flush=True)
+        status("%3.0f %%  %-60.60s %s left" % (100*self.done/self.total, label,
+               "%d:%02d" % (left//60, left%60) if self.done else "?"))
 
 
 # ---- results ---------------------------------------------------------------------------------
@@ -532,7 +542,7 @@ def main():
     memory = measure_memory(contestants, progress) if with_memory else []
     contestants.close()
     others = 100*max(0, busy() - others)/os.cpu_count()/(time.time() - progress.start)
-    print("\r%-90s" % ("measured in %.0f s" % (time.time() - progress.start)))
+    status("measured in %.0f s" % (time.time() - progress.start), last=True)
 
     lines = machine(contestants, o.isa)
     lines.append("Other programs used %.1f %% of the machine meanwhile." % others)
