@@ -49,7 +49,11 @@ compile tests/test_golden.c test_golden.o -O1
 link test_cuda $dir/test_cuda.o $dir/sru_cuda.o $dir/sru.o
 link test_golden $dir/test_golden.o $dir/sru_cuda.o $dir/sru.o
 run 'operators and networks' $dir/test_cuda
-run 'another schedule' env STANDIN_SEED=2 $dir/test_cuda --brief
+for seed in 2 3; do
+    export STANDIN_SEED=$seed
+    run "schedule $seed" $dir/test_cuda --brief
+done
+unset STANDIN_SEED
 for math in '' =TF32 =BF16 =FP16; do
     run "golden cases, --cuda$math" $dir/test_golden --cuda$math
 done
@@ -168,7 +172,8 @@ plant 12 '/softmax_loss_kernel(double/,/^}/s/__syncwarp();/if (FAULT != 12) &/'
 plant 9 '/^sru_status norm/,/^}/s/if (on_device/if (FAULT == 9) TRY(copy(c, \&sum, g, 8)); &/'
 if compile $dir/faults.cu faults.o -w -O1; then
     link faults $dir/test_cuda.o $dir/faults.o $dir/sru.o
-    run 'no fault, and a third schedule' env FAULT=0 STANDIN_SEED=3 $dir/faults --brief
+    export FAULT=0
+    run 'no fault' $dir/faults --brief
     find 1 'a barrier is missing in a sum over rows'
     find 2 'a barrier is missing in a sum of squares'
     find 3 'a barrier is missing in a sum over a block'

@@ -196,7 +196,7 @@ smoke "files that fail"         $one -include $dir/trouble.h
 smoke "as little as can be"     $c -include $dir/nothing.h -DSRU_STATIC -DSRU_NO_STDIO \
                                 -DSRU_NO_BACKWARD -DSRU_NO_SIMD
 if $CC -m64 -mfpmath=387 -x c -fsyntax-only - < /dev/null 2> $dir/log.txt; then
-    smoke "-mfpmath=387"        $one -m64 -mfpmath=387
+    smoke "-mfpmath=387"        $c -m64 -mfpmath=387
 fi
 if have "$CXX"; then
     smoke "default, C++11"      $cpp
@@ -292,8 +292,7 @@ echo '#include "../../../../sru.h"
 int main(void) { return !sru_cpu()->name; }' > $dir/user.c
 for compiler in "$CC -std=c99" "$cpp"; do
     command -v ${compiler%% *} > /dev/null || continue
-    check "one implementation, another file" $compiler -DSRU_NO_DISPATCH $dir/user.c tests/sru.c \
-        -o $dir/two
+    check "one implementation, another file" $compiler $dir/user.c tests/sru.c -o $dir/two
     check "two files that have it static" $compiler -DSRU_STATIC -DSRU_IMPLEMENTATION \
         -DSRU_NO_DISPATCH $dir/user.c tests/sru.c -o $dir/two
 done
@@ -327,11 +326,10 @@ symbols()                       # symbols WHAT COMPILER FLAGS...
 }
 symbols "-Os"                   $CC -std=c99 $strict -Os
 symbols "-O3"                   $one $strict -O3 -ffast-math -fopenmp
-# clang warns of loops that it could not unroll, as job clang sees at -O2: a product would then take
-# five times as long
+# clang says which loops it could not unroll; a product would then take five times as long
 if command -v clang > /dev/null; then
-    symbols "clang -O2"         clang -std=c99 -DSRU_NO_DISPATCH $strict -O2
-    symbols "clang -Os"         clang -std=c99 $strict -Os
+    symbols "clang -O2"         clang -std=c99 $strict -O2 -Werror=pass-failed
+    symbols "clang -Os"         clang -std=c99 $strict -Os -Werror=pass-failed
 fi
 if have clang-16; then          # which products of bfloat16 can send into an endless loop
     symbols "clang-16 -O2"      clang-16 -std=c99 $strict -O2
@@ -342,7 +340,7 @@ if $CC -Werror -Wuse-after-free=3 -x c -fsyntax-only - < /dev/null 2> $dir/log.t
 fi
 # without files and heap: only what even a freestanding compiler needs, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
-symbols "at the least"          $one $strict -Wno-unused-value -O1 \
+symbols "at the least"          $c $strict -Wno-unused-value -O1 \
                                 -fno-stack-protector -U_FORTIFY_SOURCE -include $dir/nothing.h \
                                 -DSRU_NO_STDIO -DSRU_ASSERT=
 
