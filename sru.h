@@ -6603,12 +6603,22 @@ SRU__INLINE void SRU__FN(scan_gates)(const sru__scan_job *s, const int gates, co
     sru__exps(gates * nv, z, -1, 1);
 }
 
-/* The skip term: u3 if K is 4; otherwise scale_x*x, or 0 without x. */
-SRU__INLINE sru__vec SRU__FN(scan_skip)(const sru__scan_job *s, const float *u, size_t un,
-                                        const float *x, size_t n, size_t i)
+/* The skip terms of one step: u3 if K is 4; otherwise scale_x*x, or 0 without x. */
+SRU__INLINE void SRU__FN(scan_skip)(const sru__scan_job *s, const int nv, size_t last,
+                                    size_t u_last, const float *u, const float *x, sru__vec *skip)
 {
-    if (s->K == 4) return sru__load_part(u + 3 * s->u_plane + i, un);
-    return x ? sru__rounded(sru__load_part(x + i, n) * s->scale_x) : sru__zero();
+    int q;
+    if (s->K == 4) {
+        SRU__EACH(q, nv, 4)
+            skip[q] = sru__load_part(u + 3 * s->u_plane + q * SRU__W,
+                                     q == nv - 1 ? u_last : SRU__W);
+    } else if (x) {
+        SRU__EACH(q, nv, 4)
+            skip[q] = sru__rounded(sru__load_part(x + q * SRU__W, q == nv - 1 ? last : SRU__W)
+                                   * s->scale_x);
+    } else {
+        SRU__EACH(q, nv, 4) skip[q] = sru__zero();
+    }
 }
 
 /* All T steps of these units, with u0 ... u3 from the K planes of u, sigmoid(z) = 1/(1 + exp(-z)):
@@ -6624,7 +6634,7 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
                                        const int nv, size_t last)
 {
     const sru__vec zero = sru__zero(), one = zero + 1.0f, tiny = zero + 1e-30f;
-    sru__vec c[4], v[2][4], b[2][4], keep[4], z[8];
+    sru__vec c[4], v[2][4], b[2][4], keep[4], z[8], skip[4], y[4];
     const size_t u_last = sru__min(SRU__W, last + s->u_n - s->n);
     const ptrdiff_t T = (ptrdiff_t)s->T;
     ptrdiff_t t;
@@ -6645,25 +6655,29 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
             for (q = 0; q < s->K && cs; q++)         /* in training u lies in memory */
                 SRU__FN(fetch)(u + SRU__AHEAD * s->u_step + (size_t)q * s->u_plane);
         }
-        SRU__EACH(q, nv, 4) {
-            const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-            const size_t un = q == nv - 1 ? u_last : SRU__W;
-            if (skipped) {
-                sru__store_part(h + i, zero, n);
-            } else {
-                const sru__vec u0 = sru__load_part(u + i, un);
-                const sru__vec skip = SRU__FN(scan_skip)(s, u, un, x, n, i);
-                const sru__vec f = sru__inverse(z[gates*q]);
-                const sru__vec r = gates > 1 ? sru__inverse(z[gates*q+1]) * keep[q] : keep[q];
-                sru__vec y;
-                c[q] = (c[q] - u0) * f + u0;
+        if (skipped) {
+            SRU__EACH(q, nv, 4)
+                sru__store_part(h + q * SRU__W, zero, q == nv - 1 ? last : SRU__W);
+        } else {
+            SRU__EACH(q, nv, 4) {
+                const sru__vec u0 = sru__load_part(u + q * SRU__W, q == nv - 1 ? u_last : SRU__W);
+                c[q] = (c[q] - u0) * sru__inverse(z[gates*q]) + u0;
                 /* a state that fades out would become denormal, and slow */
                 if (!SRU__FLUSHES) c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
-                y = gates == 1 ? sru__larger(zero, c[q]) : s->use_tanh ? sru__tanh(c[q]) : c[q];
-                sru__store_part(h + i, gates > 1 ? (y - skip) * r + skip : y * r + skip, n);
             }
-            if (cs) sru__store_part(cs + i, c[q], n);
+            SRU__FN(scan_skip)(s, nv, last, u_last, u, x, skip);
+            SRU__EACH(q, nv, 4) y[q] = gates == 1 ? sru__larger(zero, c[q]) : c[q];
+            if (gates > 1 && s->use_tanh)
+                SRU__EACH(q, nv, 4) y[q] = sru__tanh(y[q]);
+            SRU__EACH(q, nv, 4) {
+                const sru__vec r = gates > 1 ? sru__inverse(z[gates*q+1]) * keep[q] : keep[q];
+                sru__store_part(h + q * SRU__W, gates > 1 ? (y[q] - skip[q]) * r + skip[q]
+                                : y[q] * r + skip[q], q == nv - 1 ? last : SRU__W);
+            }
         }
+        if (cs)
+            SRU__EACH(q, nv, 4)
+                sru__store_part(cs + q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
     }
     SRU__EACH(q, nv, 4)
         sru__store_part(s->cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
@@ -6699,7 +6713,8 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
                                                 const int nv, size_t last)
 {
     const sru__vec zero = sru__zero(), one = zero + 1.0f;
-    sru__vec v[2][4], b[2][4], keep[4], c0[4], was[4], z[8], dc[4], dv[2][4], db[2][4];
+    sru__vec v[2][4], b[2][4], keep[4], c0[4], was[4], z[8], y[4], skip[4];
+    sru__vec dc[4], dv[2][4], db[2][4];
     ptrdiff_t t;
     int k, q, g;
     SRU__FN(scan_load)(s, gates, at, nv, last, v, b, keep, c0);
@@ -6731,10 +6746,15 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
                 was[q] = t ? sru__load_part(c - s->step + q * SRU__W, q == nv - 1 ? last : SRU__W)
                            : c0[q];
             SRU__FN(scan_gates)(s, gates, nv, last, last, u, vt, v, b, was, z);
+            SRU__FN(scan_skip)(s, nv, last, last, u, x, skip);
+            SRU__EACH(q, nv, 4)
+                y[q] = sru__load_part(c + q * SRU__W, q == nv - 1 ? last : SRU__W);
+            if (gates > 1 && s->use_tanh)
+                SRU__EACH(q, nv, 4) y[q] = sru__tanh(y[q]);
         }
         SRU__EACH(q, nv, 4) {
             const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-            sru__vec vg[2], dz[2], u0, f, r, y, skip, dy, ds, dht, dct, back;
+            sru__vec vg[2], dz[2], u0, f, r, dy, ds, dht, dct, back;
             if (skipped) {
                 for (k = 0; k < s->K; k++)
                     sru__store_part(du + (size_t)k * s->u_plane + i, zero, n);
@@ -6748,19 +6768,16 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
             u0 = sru__load_part(u + i, n);
             f = sru__inverse(z[gates*q]);
             r = gates > 1 ? sru__inverse(z[gates*q+1]) : one;
-            y = sru__load_part(c + i, n);
-            if (gates > 1 && s->use_tanh) y = sru__tanh(y);
-            skip = SRU__FN(scan_skip)(s, u, n, x, n, i);
             dht = sru__load_part(dh + i, n);
 
             /* forward: h = (y - skip)*r*keep + skip, r = sigmoid(zr); one gate: y*keep + skip */
             dy = sru__rounded(dht * keep[q] * r);
-            dz[1] = dht * keep[q] * (y - skip) * r * (one - r);
+            dz[1] = dht * keep[q] * (y[q] - skip[q]) * r * (one - r);
             ds = gates > 1 ? dht - dy : dht;
             if (s->K == 4) sru__store_part(du + 3 * s->u_plane + i, ds, n);
             else if (dx) sru__store_part(dx + i, ds * s->scale_x, n);
-            if (gates == 1) dct = sru__select(y > zero, dy, zero) + dc[q];
-            else dct = s->use_tanh ? dy * (one - y * y) + dc[q] : dy + dc[q];
+            if (gates == 1) dct = sru__select(y[q] > zero, dy, zero) + dc[q];
+            else dct = s->use_tanh ? dy * (one - y[q] * y[q]) + dc[q] : dy + dc[q];
 
             /* forward: c = (was - u0)*f + u0, f = sigmoid(zf) */
             sru__store_part(du + i, dct * (one - f), n);
