@@ -99,7 +99,7 @@ typedef enum sru_status {
     SRU_OK     =  0,
     SRU_EINVAL = -1,    /* a size or value is out of range, a pointer is NULL, two arrays are one
                            that must not be, a name is not allowed, or a type is not offered */
-    SRU_ENOMEM = -2,    /* ctx->work is too small, SRU_MALLOC failed, or a size overflows */
+    SRU_ENOMEM = -2,    /* ctx->work is too small, SRU_MALLOC failed, or its size overflows */
     SRU_EFILE  = -3,    /* the file is damaged, is not what was expected, or cannot be written */
     SRU_ENOENT = -4,    /* sru_read_tensor(): the file has no tensor of this name */
     SRU_EDEVICE = -5    /* sru_cuda.cu: there is no suitable GPU, or it failed */
@@ -145,8 +145,8 @@ typedef struct sru_config {
     int      proj_input_to_hidden_first;    /* 1: if I != N, a product I -> N comes first */
     int      nn_rnn_compatible_return;      /* the reference's order of c, kept for sru_save(); for
                                                the order here see sru_io.state */
-    float    highway_bias;                  /* initial bias of the reset gate; in SRU++ the
-                                               reference's default is -2 */
+    float    highway_bias;                  /* initial bias of the reset gate, above -1000 and up to
+                                               80; in SRU++ the reference's default is -2 */
     float    weight_c_init;                 /* initial v is uniform within +- this. 0, in a file,
                                                too, means sqrt(3/2) in 2.x, 1 in 3.0-dev */
     float    dropout;                       /* of c (see mask_c in sru_scan), one mask for all time
@@ -165,11 +165,12 @@ typedef struct sru_config {
     float    attn_dropout;                  /* of the attention's weights */
     int      causal;                        /* 1: no step attends to later ones */
     int      window;                        /* W > 0: causal, and a step attends to the last W,
-                                               including itself. In inference this goes on across
-                                               calls: state holds keys and values. Padded steps
-                                               count among the W in training, with attn_mask and
-                                               with memory, as in the reference, but not in other
-                                               inference: so pad before or after a sequence */
+                                               including itself; at most 2^23. In inference this
+                                               goes on across calls: state holds keys and values.
+                                               Padded steps count among the W in training, with
+                                               attn_mask and with memory, as in the reference, but
+                                               not in other inference: so pad before or after a
+                                               sequence */
 } sru_config;
 
 typedef struct sru_model {
@@ -347,8 +348,9 @@ SRUDEF sru_status sru_read_tensor(sru_tensor *t, const void *file, size_t size, 
 /* Tensor i of SRU_PLAIN weights, or of gradients laid out like them. Returns 1; or 0 past the last,
    if the model is packed, and if its config is invalid. Whatever the shape in files, data lies as
    operators take it: a layer's last matrix as (K,N,A), see sru_scan; others as (n,k), see
-   linear_forward. Under another name, t may be one of your own tensors in sru_save(), and
-   sru_read_tensor() reads it back: so one file can hold a second network. */
+   linear_forward. Under another name, without "rnn_lst.", t may be one of your own tensors in
+   sru_save(), and sru_read_tensor() reads it back into a tensor of a network of the same config:
+   so one file can hold a second network. */
 SRUDEF int sru_get_tensor(sru_tensor *t, const sru_model *, int i);
 
 /* Writes the network (SRU_PLAIN), under names that start with prefix, and n tensors of your own,
@@ -459,8 +461,10 @@ typedef struct sru_scan {
 
    A ring for each sequence keeps the keys and values of its last steps from call to call. It has
    2 + C*(P + H*R) floats: C is window - 1 rounded up to a multiple of 64, plus 64; R is P/H rounded
-   up to a multiple of 16. Zeros are the start. A padded step leaves the ring, and its own o, as
-   they are. With rings there must be a window, and no memory, attn_mask, dropout or backward.
+   up to a multiple of 16. Zeros are the start. The first two floats are counts, and are taken for 0
+   if they are none that a ring can have, as in a damaged file. A padded step leaves the ring, and
+   its own o, as they are. With rings there must be a window, and no memory, attn_mask, dropout or
+   backward.
    In cross-attention, each step sees all that the ring keeps, and leaves it as it is: where a
    decoder goes step by step, this saves preparing the same keys and values in each call. A first
    call, with q NULL and T keys, puts these into a ring of zeros. Its window is one more than the
@@ -894,8 +898,9 @@ static sru_status sru__no_memory(const sru_context *c)
     if (c->measure)                     /* there is enough, but a size overflows */
         return SRU__FAIL(c, SRU_ENOMEM, "scratch memory for these sizes, or so many threads, is "
                          "too large for this machine");
-    return SRU__FAIL(c, SRU_ENOMEM, "%u bytes of scratch memory are too few: sru_size() tells how "
-                     "many a network needs, ctx->measure how many an operator", c->work_size);
+    return SRU__FAIL(c, SRU_ENOMEM, "%u bytes of scratch memory, less work_used, are too few: "
+                     "sru_size() tells how many a network needs, ctx->measure how many any call",
+                     c->work_size);
 }
 
 /* A copy of the caller's context, with defaults filled in. */
@@ -2814,7 +2819,8 @@ static sru_status sru__attention_check(const sru_context *c, const sru_attention
                          "causal, nor a window without a ring", name);
     /* a ring can do with one of them */
     if (s->T && s->B && !(s->q && s->kv) && !(s->ring && (s->cross ? s->q : s->kv)))
-        return SRU__FAIL(c, SRU_EINVAL, "%s: q, kv or both are NULL", name);
+        return SRU__FAIL(c, SRU_EINVAL, "%s: q or kv is NULL; with a ring, kv alone fills it if "
+                         "cross is 0, and q alone reads it if cross is 1", name);
     return SRU_OK;
 }
 
@@ -4642,8 +4648,8 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
     sru__layer a, b;
     size_t g;
     int l, i;
-    if (!to || !weights || !from || !from->weights)
-        return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: a pointer is NULL");
+    if (!to || !weights || !from || !from->weights || weights == from->weights)
+        return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: a pointer is NULL, or weights are from's");
     if (from->type != SRU_PLAIN || (unsigned)to->type > SRU_F16)
         return SRU__FAIL(&c, SRU_EINVAL, "sru_pack: packs SRU_PLAIN weights into another type");
     status = sru__check_config(&from->config, c.error);
@@ -5702,10 +5708,15 @@ static sru_status sru__check_own(const sru_tensor *own, int n, const char *prefi
     int k, i;
     for (k = 0; k < n; k++) {
         const sru_tensor *t = &own[k];
-        if (!memchr(t->name, 0, sizeof t->name) || !t->name[0] || !t->data
-            || sru__tensor_count(t) > SIZE_MAX / 8 - total || !strcmp(t->name, "__metadata__"))
-            return sru__say(error, "sru_save: own tensor %u has no name, no data, or is too large",
+        if (!memchr(t->name, 0, sizeof t->name) || !t->name[0])
+            return sru__say(error, "sru_save: the name of own tensor %u is empty, or does not end",
                             (size_t)k), SRU_EINVAL;
+        if (!strcmp(t->name, "__metadata__") || strstr(t->name, "rnn_lst."))
+            return sru__say(error, "sru_save: own tensor '%s' must not be named so: 'rnn_lst.' and "
+                            "'__metadata__' have a meaning in the file", t->name), SRU_EINVAL;
+        if (!t->data || sru__tensor_count(t) > SIZE_MAX / 8 - total)
+            return sru__say(error, "sru_save: own tensor '%s' has no data, or is too large",
+                            t->name), SRU_EINVAL;
         total += sru__tensor_count(t);
         if (sru__begins(t->name, prefix))
             return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's "
@@ -5734,7 +5745,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     if (error) error[0] = 0;
     if (!prefix) prefix = "";
     if (!path || !m || !m->weights || n < 0 || (n && !own))
-        return sru__say(error, "sru_save: a pointer is NULL"), SRU_EINVAL;
+        return sru__say(error, "sru_save: a pointer is NULL, or n is negative"), SRU_EINVAL;
     if (m->type != SRU_PLAIN)
         return sru__say(error, "sru_save: only SRU_PLAIN weights can be saved"), SRU_EINVAL;
     if (sru__check_config(&m->config, error)) return SRU_EINVAL;

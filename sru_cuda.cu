@@ -1064,8 +1064,9 @@ template <class X> X *take(sru_context *c, size_t count)
 
 sru_status no_memory(const sru_context *c, const char *name)
 {
-    return fail(c, SRU_ENOMEM, "%s: %zu bytes of scratch memory are too few: sru_size() tells how "
-                "many a network needs, ctx->measure how many an operator", name, c->work_size);
+    return fail(c, SRU_ENOMEM, "%s: %zu bytes of scratch memory, less work_used, are too few: "
+                "sru_size() tells how many a network needs, ctx->measure how many any call", name,
+                c->work_size);
 }
 
 /* Runs body on a copy of the context, which gets scratch memory for this call if it has none. */
@@ -1599,7 +1600,8 @@ sru_status check_attention(const sru_context *c, const sru_attention *s, const c
                     "a window without a ring", name);
     /* a ring can do with one of them */
     if (s->T && s->B && !(s->q && s->kv) && !(s->ring && (s->cross ? s->q : s->kv)))
-        return fail(c, SRU_EINVAL, "%s: q, kv or both are NULL", name);
+        return fail(c, SRU_EINVAL, "%s: q or kv is NULL; with a ring, kv alone fills it if cross "
+                    "is 0, and q alone reads it if cross is 1", name);
     if (!s->B) return SRU_OK;
     if (!s->T) return check_pointers(c, name, {P_IF(s->M, s->dkv)});
     return check_pointers(c, name, {P(s->q), P(s->kv), P(s->alpha), P(s->mask_pad),

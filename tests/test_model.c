@@ -1771,6 +1771,7 @@ static void test_errors(void)
     expect(sru_pack(&c, NULL, some, &n.m), SRU_EINVAL, "sru_pack: to NULL");
     expect(sru_pack(&c, &m, NULL, &n.m), SRU_EINVAL, "sru_pack: weights NULL");
     expect(sru_pack(&c, &m, some, NULL), SRU_EINVAL, "sru_pack: from NULL");
+    expect(sru_pack(&c, &m, (void *)(uintptr_t)n.m.weights, &n.m), SRU_EINVAL, "sru_pack in place");
     wrong = n.m;
     wrong.config.num_layers = SRU_MAX_LAYERS + 1;
     expect(sru_pack(&c, &m, some, &wrong), SRU_EINVAL, "sru_pack: a config that is not valid");
