@@ -1068,23 +1068,24 @@ static void sru__parallel(int threads, size_t count, sru__work work, void *job)
 #define SRU__DEPTH 1024     /* values of k (or pairs) that a product takes at a time */
 #define SRU__NEAR  16       /* values of k (or pairs) packed of each strip or panel in turn */
 #define SRU__STRIDE 32      /* of k in which a tile fetches 8, 16 or 32 lines: 1, 2 or 4 quarters */
-#define SRU__PAGE  64       /* values of k, whose rows of a panel fill a page of memory */
+#define SRU__PAGE  64       /* values of k whose lines of a panel fill a page of memory */
 #define SRU__CACHE 262144   /* floats that the second-level cache is assumed to hold */
-#define SRU__AHEAD 4        /* steps by which the scan prefetches what it reads */
+#define SRU__AHEAD 4        /* steps by which the scan fetches ahead what it reads and writes */
 #define SRU__KEYS  64       /* keys, and queries, that attention takes at a time */
 #define SRU__FARTHEST (1 << 23)     /* window: places in a ring are kept as floats */
 #define SRU__HIDDEN -1e30f  /* a score this low, or lower, does not count */
 
 /* A block of columns of one sequence. Pointers point to its first step and column. Rows of x, h, c,
-   dh and dx are `step` floats apart; `step` is negative if time runs backwards. */
+   dh and dx are `step` floats apart, those of vt and dvt G*step; `step` is negative if time runs
+   backwards. */
 typedef struct sru__scan_job {
     size_t T, n;
     size_t u_n;                     /* columns of u that may be read: n, or up to a whole panel */
     int K, use_tanh;
-    int distant;                    /* rows of x, h and c lie in memory, to be prefetched */
+    int distant;                    /* forward fetches x, h and c (and if c is kept, u) ahead */
     float scale_x;
     ptrdiff_t u_step, step, pad_step;
-    size_t u_plane, plane;          /* floats between planes of u (K); of v, bias, vt (G) */
+    size_t u_plane, plane;          /* floats between planes of u, du (K); of the others (G) */
     const float *u, *x, *v, *bias, *vt, *mask_c, *c0;
     const uint8_t *pad;
     float *h, *c, *cT;
@@ -3620,8 +3621,10 @@ static int sru__machine(void)
         system |= 0xe0;
 #endif
         if ((system & 0xe6) == 0xe6 && (b & avx512) == avx512) has |= SRU__HAS_AVX512;
-        if (last >= 1) sru__cpuid(7, 1, &a, &b, &c);
-        if (last >= 1 && (has & SRU__HAS_AVX512) && (a & 1u << 5)) has |= SRU__HAS_BF16;
+        if (last >= 1 && (has & SRU__HAS_AVX512)) {
+            sru__cpuid(7, 1, &a, &b, &c);
+            if (a & 1u << 5) has |= SRU__HAS_BF16;
+        }
     }
     __atomic_store_n(&kept, has, __ATOMIC_RELAXED);
     return has;
@@ -3703,6 +3706,7 @@ typedef struct sru__layer {
     sru__slot slot[SRU__SLOTS + 1];     /* the last is scale_x, which is not in the weights */
     size_t end;                 /* bytes of the weights of this layer and all earlier ones */
     size_t S, ring;             /* floats in a sequence's state, and in it before this ring */
+    size_t longest;             /* in forward: steps of the call, which may be done in pieces */
 } sru__layer;
 
 /* Where matrices are packed, vectors stay floats, padded to a multiple of 64 bytes. */
@@ -4126,6 +4130,8 @@ static sru_status sru__project(const sru_context *c, const sru__layer *y, const 
     if (!status && y->attention) {
         sru_attention s;
         sru__fill_attention(&s, y, io, k);
+        /* so many queries at a time, if fewer sequences come in longer pieces */
+        if (c->measure && s.ring) s.T = sru__max(s.T, sru__min(SRU__KEYS, y->longest));
         status = op->linear_forward(c, k->kv, k->z, sru__weight(y, SRU__KEYS_VALUES), type, NULL,
                                     memory + rows, 2 * y->P, y->P);
         if (!status) status = op->attention_forward(c, &s);
@@ -4321,6 +4327,7 @@ static sru_status sru__forward_run(sru_context *c, const void *args)
             sru__kept *k = &kept[io->tape ? l : 0];
             float *out = l + 1 < L && io->tape ? k[1].in : (L - 1 - l) % 2 ? other : part.h;
             sru__next_layer(&y, m, l);
+            y.longest = io->T;
             if (!io->tape) {
                 memset(y.drop, 0, sizeof y.drop);
                 if (!sru__keep(&inner, &y, &part, k)) return sru__no_memory(c);
@@ -4675,7 +4682,7 @@ SRUDEF sru_status sru_pack(const sru_context *ctx, sru_model *to, void *weights,
             }
         }
     }
-    if (!status) *to = packed;
+    if (!status && !c.measure) *to = packed;
     return status;
 }
 
@@ -5867,7 +5874,7 @@ SRUDEF sru_status sru_save(const char *path, const sru_model *m, const char *pre
     ((most) == 1 || n == 1 ? F(x, 1) : (most) == 2 || n == 2 ? F(x, 2) \
      : (most) == 3 || n == 3 ? F(x, 3) : (most) == 4 || n == 4 ? F(x, 4) \
      : n == 5 ? F(x, 5) : F(x, 6))
-#define SRU__LOADS       (SRU__W == 16 ? SRU__NP_ONE : 1)   /* before sums, if registers suffice */
+#define SRU__LOADS       (SRU__W == 16 ? SRU__NP_ONE : 1)   /* of packed words, before sums */
 /* i = 0 ... n-1, unrolled. n is known only after inlining, but `most` from the start: without it,
    clang would unroll too late to keep arrays in registers */
 #define SRU__EACH(i, n, most) SRU__UNROLL for (i = 0; i < (most); i++) if (i < (n))
@@ -6140,7 +6147,7 @@ SRU__INLINE sru__vec sru__root(sru__vec x, const int inverse)
 /* Rounds values to bfloat16 and packs two that follow one another along k into a word, the first in
    the lower half; the last of an odd k is packed with 0. Element (i,p) is a[i*row + p*col]. If col
    is 1, its word is out[i*ldo + p/2]; otherwise row is 1, and its word is out[p/2*ldo + i]. What is
-   needed after the next SRU__NEAR lines is fetched. */
+   needed SRU__NEAR lines later is fetched. */
 static void SRU__FN(pairs)(float *out, size_t ldo, const float *a, size_t n, size_t row, size_t col,
                            size_t k)
 {
@@ -6285,8 +6292,9 @@ SRU__INLINE void SRU__FN(copy_tile)(float *t, float *c, size_t ldc, size_t plane
         }
 }
 
-/* A tile with only nr columns of each panel. It is computed in t, copied from C and back, unless
-   the columns are whole panels or the first half of one. */
+/* A tile with only nr columns of each panel or, if plane is 0, of the last. Unless these are whole
+   panels or the narrowest tile, it is computed in t, to which C is copied first if `add`, and then
+   copied back. */
 SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels, size_t k,
                                const float *a, size_t row, size_t col, const float *const *b,
                                float *c, size_t ldc, size_t plane, int add, int mr, int nr,
@@ -6310,6 +6318,13 @@ SRU__INLINE void SRU__FN(edge)(const int pairs, const int rows, const int panels
     if (part) SRU__FN(copy_tile)(t, c, ldc, plane, mr, panels, nr, 1);
 }
 
+/* Panels of the next tile, of those that are left. The last two tiles are halves: few sums would
+   wait for one another, and 2 and 2 panels keep more of them in flight than 3 and 1. */
+SRU__INLINE int SRU__FN(tile_panels)(int left, int most)
+{
+    return left >= 2 * most ? most : left > most ? (left + 1) / 2 : left;
+}
+
 /* A strip of `rows` rows (SRU__MR, or 1 to 4), of which mr exist, times any number of panels. Tile
    j fetches `quarters` quarters of a panel from address ahead[j], unless it is 0; see above. */
 SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_t row, size_t col,
@@ -6320,8 +6335,7 @@ SRU__INLINE void SRU__FN(strip)(const int pairs, size_t k, const float *a, size_
     const size_t apart = plane ? plane : SRU__PANEL;
     const int most = rows == 1 ? SRU__NP_ONE : rows == 2 ? SRU__NP_TWO : SRU__NP;
     while (panels > 0) {
-        /* the last two tiles are halves: 2 and 2 keep more sums in flight than 3 and 1 */
-        const int n = panels >= 2 * most ? most : panels > most ? (panels + 1) / 2 : panels;
+        const int n = SRU__FN(tile_panels)(panels, most);
         const int cut = plane || n == panels ? nr : SRU__PANEL;
         const uintptr_t from = quarters ? *ahead++ : 0;
         int i, j;
@@ -6535,9 +6549,7 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
                          float *c, int add, int nr)
 {
     while (panels > 0) {
-        /* the last two tiles are halves, because few sums would wait for one another */
-        const int n = panels >= 2 * SRU__NP_ONE ? SRU__NP_ONE
-                    : panels > SRU__NP_ONE ? (panels + 1) / 2 : panels;
+        const int n = SRU__FN(tile_panels)(panels, SRU__NP_ONE);
         const int part = nr < SRU__PANEL && n == panels;
         float t[SRU__NP_ONE * SRU__PANEL], *to = part ? t : c;
         if (add && part) {
@@ -6559,16 +6571,22 @@ static void SRU__FN(row)(size_t k, const float *a, const float *const *b, int pa
 
 /* ---- the scan -------------------------------------------------------------------------------- */
 
-/* Rows of u are too far apart for the processor to foresee the next: each is fetched while the rows
-   before it are computed. */
+/* Rows of one sequence are too far apart for the processor to foresee the next: each is fetched
+   SRU__AHEAD steps before it is used. */
 SRU__INLINE void SRU__FN(fetch)(const float *p)
 {
     int i;
-    for (i = 0; i < 4 * SRU__W; i += 16) SRU__PREFETCH(p + i);
+    for (i = 0; i < 4 * SRU__W; i += 16) SRU__PREFETCH((uintptr_t)p + (uintptr_t)i * 4);
+}
+
+/* Units in vector q of nv side by side, of which the last has `last`. */
+SRU__INLINE size_t SRU__FN(lanes)(int q, const int nv, size_t last)
+{
+    return q == nv - 1 ? last : SRU__W;
 }
 
 /* For nv vectors of units side by side, of which the last has `last` units: v and bias b of each
-   gate (0 is f, 1 is r); keep, the factors of c; and c before the first step. */
+   gate (0 is f, 1 is r); keep, which is mask_c or 1; and c before the first step. */
 SRU__INLINE void SRU__FN(scan_load)(const sru__scan_job *s, const int gates, size_t at,
                                     const int nv, size_t last, sru__vec (*v)[4], sru__vec (*b)[4],
                                     sru__vec *keep, sru__vec *c)
@@ -6576,7 +6594,7 @@ SRU__INLINE void SRU__FN(scan_load)(const sru__scan_job *s, const int gates, siz
     const sru__vec zero = sru__zero();
     int q, g;
     SRU__EACH(q, nv, 4) {
-        const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
+        const size_t n = SRU__FN(lanes)(q, nv, last), i = at + (size_t)q * SRU__W;
         c[q]    = s->c0 ? sru__load_part(s->c0 + i, n) : zero;
         keep[q] = s->mask_c ? sru__load_part(s->mask_c + i, n) : zero + 1.0f;
         SRU__EACH(g, gates, 2) {
@@ -6603,8 +6621,8 @@ SRU__INLINE void SRU__FN(scan_gates)(const sru__scan_job *s, const int gates, co
 {
     int q, g;
     SRU__EACH(q, nv, 4) {
-        const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
-        const size_t un = q == nv - 1 ? u_last : SRU__W;
+        const size_t n = SRU__FN(lanes)(q, nv, last), i = (size_t)q * SRU__W;
+        const size_t un = SRU__FN(lanes)(q, nv, u_last);
         SRU__EACH(g, gates, 2) {
             const sru__vec vg = SRU__FN(scan_v)(v[g][q], vt, (size_t)g * s->plane + i, n);
             const sru__vec ug = sru__load_part(u + (size_t)(g + 1) * s->u_plane + i, un) + b[g][q];
@@ -6622,10 +6640,10 @@ SRU__INLINE void SRU__FN(scan_skip)(const sru__scan_job *s, const int nv, size_t
     if (s->K == 4) {
         SRU__EACH(q, nv, 4)
             skip[q] = sru__load_part(u + 3 * s->u_plane + q * SRU__W,
-                                     q == nv - 1 ? u_last : SRU__W);
+                                     SRU__FN(lanes)(q, nv, u_last));
     } else if (x) {
         SRU__EACH(q, nv, 4)
-            skip[q] = sru__rounded(sru__load_part(x + q * SRU__W, q == nv - 1 ? last : SRU__W)
+            skip[q] = sru__rounded(sru__load_part(x + q * SRU__W, SRU__FN(lanes)(q, nv, last))
                                    * s->scale_x);
     } else {
         SRU__EACH(q, nv, 4) skip[q] = sru__zero();
@@ -6668,10 +6686,10 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
         }
         if (skipped) {
             SRU__EACH(q, nv, 4)
-                sru__store_part(h + q * SRU__W, zero, q == nv - 1 ? last : SRU__W);
+                sru__store_part(h + q * SRU__W, zero, SRU__FN(lanes)(q, nv, last));
         } else {
             SRU__EACH(q, nv, 4) {
-                const sru__vec u0 = sru__load_part(u + q * SRU__W, q == nv - 1 ? u_last : SRU__W);
+                const sru__vec u0 = sru__load_part(u + q * SRU__W, SRU__FN(lanes)(q, nv, u_last));
                 c[q] = (c[q] - u0) * sru__inverse(z[gates*q]) + u0;
                 /* a state that fades out would become denormal, and slow */
                 if (!SRU__FLUSHES) c[q] = sru__select(sru__abs(c[q]) < tiny, zero, c[q]);
@@ -6682,16 +6700,17 @@ SRU__INLINE void SRU__FN(scan_vectors)(const sru__scan_job *s, const int gates, 
                 SRU__EACH(q, nv, 4) y[q] = sru__tanh(y[q]);
             SRU__EACH(q, nv, 4) {
                 const sru__vec r = gates > 1 ? sru__inverse(z[gates*q+1]) * keep[q] : keep[q];
-                sru__store_part(h + q * SRU__W, gates > 1 ? (y[q] - skip[q]) * r + skip[q]
-                                : y[q] * r + skip[q], q == nv - 1 ? last : SRU__W);
+                if (gates > 1) y[q] = (y[q] - skip[q]) * r + skip[q];
+                else y[q] = sru__one_of(1, y[q] * r + skip[q]); /* gcc may join units, unfused */
+                sru__store_part(h + q * SRU__W, y[q], SRU__FN(lanes)(q, nv, last));
             }
         }
         if (cs)
             SRU__EACH(q, nv, 4)
-                sru__store_part(cs + q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
+                sru__store_part(cs + q * SRU__W, c[q], SRU__FN(lanes)(q, nv, last));
     }
     SRU__EACH(q, nv, 4)
-        sru__store_part(s->cT + at + (size_t)q * SRU__W, c[q], q == nv - 1 ? last : SRU__W);
+        sru__store_part(s->cT + at + (size_t)q * SRU__W, c[q], SRU__FN(lanes)(q, nv, last));
 }
 
 SRU__INLINE void SRU__FN(scan_units)(const sru__scan_job *s, const int gates)
@@ -6730,7 +6749,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
     int k, q, g;
     SRU__FN(scan_load)(s, gates, at, nv, last, v, b, keep, c0);
     SRU__EACH(q, nv, 4) {
-        const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
+        const size_t n = SRU__FN(lanes)(q, nv, last), i = at + (size_t)q * SRU__W;
         dc[q] = s->dc ? sru__load_part(s->dc + i, n) : zero;
         SRU__EACH(g, gates, 2) dv[g][q] = db[g][q] = zero;
     }
@@ -6754,17 +6773,17 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
         }
         if (!skipped) {
             SRU__EACH(q, nv, 4)
-                was[q] = t ? sru__load_part(c - s->step + q * SRU__W, q == nv - 1 ? last : SRU__W)
+                was[q] = t ? sru__load_part(c - s->step + q * SRU__W, SRU__FN(lanes)(q, nv, last))
                            : c0[q];
             SRU__FN(scan_gates)(s, gates, nv, last, last, u, vt, v, b, was, z);
             SRU__FN(scan_skip)(s, nv, last, last, u, x, skip);
             SRU__EACH(q, nv, 4)
-                y[q] = sru__load_part(c + q * SRU__W, q == nv - 1 ? last : SRU__W);
+                y[q] = sru__load_part(c + q * SRU__W, SRU__FN(lanes)(q, nv, last));
             if (gates > 1 && s->use_tanh)
                 SRU__EACH(q, nv, 4) y[q] = sru__tanh(y[q]);
         }
         SRU__EACH(q, nv, 4) {
-            const size_t n = q == nv - 1 ? last : SRU__W, i = (size_t)q * SRU__W;
+            const size_t n = SRU__FN(lanes)(q, nv, last), i = (size_t)q * SRU__W;
             sru__vec vg[2], dz[2], u0, f, r, dy, ds, dht, dct, back;
             if (skipped) {
                 for (k = 0; k < s->K; k++)
@@ -6808,7 +6827,7 @@ SRU__INLINE void SRU__FN(scan_backward_vectors)(const sru__scan_job *s, const in
         }
     }
     SRU__EACH(q, nv, 4) {
-        const size_t n = q == nv - 1 ? last : SRU__W, i = at + (size_t)q * SRU__W;
+        const size_t n = SRU__FN(lanes)(q, nv, last), i = at + (size_t)q * SRU__W;
         if (s->dc) sru__store_part(s->dc + i, dc[q], n);
         SRU__EACH(g, gates, 2) {
             sru__store_part(s->sums + (size_t)g * s->plane + i, dv[g][q], n);
@@ -6926,7 +6945,8 @@ static void SRU__FN(attend_backward)(float *s, float *ds, const float *stats, fl
         const sru__vec p = sru__select(v <= hidden, sru__zero(), e);
         const sru__vec d = p * (sru__load(ds + i) - mean);
         sru__store(s + i, p);
-        sru__store(ds + i, sru__select(v <= hidden, sru__zero(), d));   /* ds may be infinite */
+        /* ds may be infinite or, behind the last key, anything */
+        sru__store(ds + i, sru__select(v <= hidden, sru__zero(), d));
     }
 }
 #endif
@@ -6937,6 +6957,11 @@ static void SRU__FN(attend_backward)(float *s, float *ds, const float *stats, fl
 SRU__INLINE sru__vec SRU__FN(load_end)(const float *x, size_t n)
 {
     return n < SRU__W ? sru__load_part(x, n) : sru__load(x + n - SRU__W);
+}
+
+SRU__INLINE sru__vec SRU__FN(add_term)(sru__vec sum, sru__vec d, const int square)
+{
+    return square ? d * d + sum : sum + d;
 }
 
 /* The sum of x - mean, or of its squares: four sums at a time, each a chain of its own. */
@@ -6951,22 +6976,22 @@ SRU__INLINE float SRU__FN(row_sum)(const float *x, float mean, const int square,
         SRU__UNROLL
         for (q = 0; q < 4; q++) {
             d = sru__load(x + i + (size_t)q * SRU__W) - mean;
-            sum[q] = square ? d * d + sum[q] : sum[q] + d;
+            sum[q] = SRU__FN(add_term)(sum[q], d, square);
         }
     }
     for (; i + SRU__W <= n; i += SRU__W) {
         d = sru__load(x + i) - mean;
-        sum[0] = square ? d * d + sum[0] : sum[0] + d;
+        sum[0] = SRU__FN(add_term)(sum[0], d, square);
     }
     if (i < n) {
         d = sru__select(SRU__FN(fresh)(n), SRU__FN(load_end)(x, n) - mean, sru__zero());
-        sum[1] = square ? d * d + sum[1] : sum[1] + d;
+        sum[1] = SRU__FN(add_term)(sum[1], d, square);
     }
     return sru__sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* The sums of a row are chains of dependent operations, so several rows are summed side by side: as
-   many as the first-level cache holds. */
+/* The sums of a row are chains of dependent operations, which the processor overlaps if rows are
+   summed one right after the other: as many as the first-level cache holds. */
 SRU__INLINE size_t SRU__FN(rows_side_by_side)(size_t n)
 {
     return sru__min(SRU__PANEL, sru__max(1, 3072 / n));

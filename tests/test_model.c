@@ -1539,6 +1539,30 @@ static void test_fewer_sequences(void)
     }
 }
 
+/* Through rings, fewer sequences come in longer pieces, of which four may need the most. */
+static void test_sizes_of_pieces(void)
+{
+    int i;
+    for (i = 0; i < 100; i++) {
+        const size_t T = drawn(64, 700), B = drawn(5, 12);
+        sru_context c = context((int)drawn(4, 16));
+        sru_sizes many, few;
+        sru_model m;
+        memset(&m, 0, sizeof m);
+        m.type = i%2 ? SRU_F32 : SRU_BF16;
+        m.config.arch = SRU_ARCH_SRUPP;
+        m.config.input_size = m.config.hidden_size = 1024;
+        m.config.projection_size = i%3 ? 1024 : 256;
+        m.config.attention_every_n_layers = 2;
+        m.config.window = (int)drawn(1, 60);
+        if (!CHECK(!sru_size(&many, &c, &m, T, B) && !sru_size(&few, &c, &m, T, 4), "%s", message))
+            continue;
+        CHECK(many.work >= few.work, "%d threads, %lu steps: %lu bytes for %lu sequences, %lu for "
+              "4", c.threads, (unsigned long)T, (unsigned long)many.work, (unsigned long)B,
+              (unsigned long)few.work);
+    }
+}
+
 /* Vectors of thousands of floats do not overlap in packed weights, whose forms pad them. */
 static void test_long_vectors(void)
 {
@@ -1772,6 +1796,14 @@ static void test_errors(void)
     expect(sru_pack(&c, &m, NULL, &n.m), SRU_EINVAL, "sru_pack: weights NULL");
     expect(sru_pack(&c, &m, some, NULL), SRU_EINVAL, "sru_pack: from NULL");
     expect(sru_pack(&c, &m, (void *)(uintptr_t)n.m.weights, &n.m), SRU_EINVAL, "sru_pack in place");
+    {
+        sru_context measuring = c;
+        sru_model to = m;
+        size_t need = 0;
+        measuring.measure = &need;
+        CHECK(!sru_pack(&measuring, &to, some, &n.m) && !memcmp(&to, &m, sizeof m),
+              "sru_pack: a measuring call makes a model");
+    }
     wrong = n.m;
     wrong.config.num_layers = SRU_MAX_LAYERS + 1;
     expect(sru_pack(&c, &m, some, &wrong), SRU_EINVAL, "sru_pack: a config that is not valid");
@@ -2123,6 +2155,7 @@ static void test_networks(void)
     test_sizes();
     test_fewer_steps();
     test_fewer_sequences();
+    test_sizes_of_pieces();
     test_edges();
     test_padding();
     test_shared();

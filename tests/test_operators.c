@@ -1256,6 +1256,89 @@ static void test_scan_zero(void)
     release();
 }
 
+/* Column i of (rows,N), or NULL of NULL. */
+static float *column(const float *a, size_t rows, size_t N, size_t i)
+{
+    float *b = a ? zeros(rows) : NULL;
+    size_t r;
+    for (r = 0; r < rows && b; r++) memcpy(b + r, a + r*N + i, sizeof *b);
+    return b;
+}
+
+/* The same bits; b is column i of (rows,N). */
+static int same_column(const float *a, const float *b, size_t rows, size_t N, size_t i)
+{
+    return !a || same(column(a, rows, N, i), b, rows*sizeof *a);
+}
+
+/* A unit gets the same bits whatever units are beside it: those that one vector holds, and that are
+   computed side by side, depend on where it is. */
+static void test_scan_units(void)
+{
+    const uint64_t state = test_random_state;
+    size_t round, i;
+    for (round = 0; round < 30; round++) {
+        const size_t K = 2 + round%3, G = K == 2 ? 1 : 2, T = (size_t)(1 + test_bits()%9);
+        const size_t N = (size_t)(1 + test_bits()%70);
+        const unsigned with = (unsigned)test_bits();
+        sru_context c = context(1);
+        sru_scan s, one;
+        memset(&s, 0, sizeof s);
+        s.T = T;
+        s.B = 1;
+        s.N = N;
+        s.K = (int)K;
+        s.use_tanh = K > 2 && (with & 1);
+        s.scale_x = 1.3f;
+        s.u = randoms(T*K*N);
+        s.x = with & 2 ? randoms(T*N) : NULL;
+        s.v = with & 4 ? randoms(G*N) : NULL;
+        s.bias = with & 8 ? randoms(G*N) : NULL;
+        s.vt = with & 16 ? randoms(T*G*N) : NULL;
+        s.mask_c = with & 32 ? randoms(N) : NULL;
+        s.c0 = with & 64 ? randoms(N) : NULL;
+        s.dh = randoms(T*N);
+        s.dc = randoms(N);
+        one = s;
+        one.dc = copy(s.dc, N);
+        s.h = junk(T*N);
+        s.c = junk(T*N);
+        s.du = junk(T*K*N);
+        s.dx = s.x ? junk(T*N) : NULL;
+        s.dvt = s.vt ? junk(T*G*N) : NULL;
+        CHECK(op->scan_forward(&c, &s) == SRU_OK && op->scan_backward(&c, &s) == SRU_OK, "%s",
+              message);
+        for (i = 0; i < N; i++) {
+            sru_scan o = one;
+            o.N = 1;
+            o.u = column(one.u, T*K, N, i);
+            o.x = column(one.x, T, N, i);
+            o.v = column(one.v, G, N, i);
+            o.bias = column(one.bias, G, N, i);
+            o.vt = column(one.vt, T*G, N, i);
+            o.mask_c = column(one.mask_c, 1, N, i);
+            o.c0 = column(one.c0, 1, N, i);
+            o.dh = column(one.dh, T, N, i);
+            o.dc = column(one.dc, 1, N, i);
+            o.h = junk(T);
+            o.c = junk(T);
+            o.du = junk(T*K);
+            o.dx = o.x ? junk(T) : NULL;
+            o.dvt = o.vt ? junk(T*G) : NULL;
+            CHECK(op->scan_forward(&c, &o) == SRU_OK && op->scan_backward(&c, &o) == SRU_OK, "%s",
+                  message);
+            CHECK(same_column(s.h, o.h, T, N, i) && same_column(s.c, o.c, T, N, i)
+                  && same_column(s.du, o.du, T*K, N, i) && same_column(s.dc, o.dc, 1, N, i)
+                  && (K == 4 || same_column(s.dx, o.dx, T, N, i))
+                  && same_column(s.dvt, o.dvt, T*G, N, i), "K %lu, T %lu: unit %lu of %lu has "
+                  "other bits alone, options %u", (unsigned long)K, (unsigned long)T,
+                  (unsigned long)i, (unsigned long)N, with & 127);
+        }
+        release();
+    }
+    test_random_state = state;
+}
+
 /* Scratch memory of a scan in place for T steps. */
 static size_t scan_memory(size_t T, size_t B, size_t N, int threads)
 {
@@ -1299,6 +1382,7 @@ static void test_scan(void)
     int i;
     test_random_state = 3;
     test_scan_zero();
+    test_scan_units();
     for (i = 0; i < 120; i++) {
         size_t T = Ts[test_bits()%COUNT(Ts)], B = Bs[test_bits()%COUNT(Bs)];
         size_t N = Ns[test_bits()%COUNT(Ns)];
