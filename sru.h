@@ -898,9 +898,9 @@ static sru_status sru__no_memory(const sru_context *c)
     if (c->measure)                     /* there is enough, but a size overflows */
         return SRU__FAIL(c, SRU_ENOMEM, "scratch memory for these sizes, or so many threads, is "
                          "too large for this machine");
-    return SRU__FAIL(c, SRU_ENOMEM, "%u bytes of scratch memory, less work_used, are too few: "
-                     "sru_size() tells how many a network needs, ctx->measure how many any call",
-                     c->work_size);
+    return SRU__FAIL(c, SRU_ENOMEM, "%u bytes of scratch memory are too few, or work_used is not "
+                     "0: sru_size() tells how many a network needs, ctx->measure how many any "
+                     "call", c->work_size);
 }
 
 /* A copy of the caller's context, with defaults filled in. */

@@ -1064,9 +1064,9 @@ template <class X> X *take(sru_context *c, size_t count)
 
 sru_status no_memory(const sru_context *c, const char *name)
 {
-    return fail(c, SRU_ENOMEM, "%s: %zu bytes of scratch memory, less work_used, are too few: "
-                "sru_size() tells how many a network needs, ctx->measure how many any call", name,
-                c->work_size);
+    return fail(c, SRU_ENOMEM, "%s: %zu bytes of scratch memory are too few, or work_used is not "
+                "0: sru_size() tells how many a network needs, ctx->measure how many any call",
+                name, c->work_size);
 }
 
 /* Runs body on a copy of the context, which gets scratch memory for this call if it has none. */
