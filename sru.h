@@ -4130,7 +4130,7 @@ static sru_status sru__project(const sru_context *c, const sru__layer *y, const 
     if (!status && y->attention) {
         sru_attention s;
         sru__fill_attention(&s, y, io, k);
-        /* so many queries at a time, if fewer sequences come in longer pieces */
+        /* fewer sequences would come in longer pieces, with more queries at a time */
         if (c->measure && s.ring) s.T = sru__max(s.T, sru__min(SRU__KEYS, y->longest));
         status = op->linear_forward(c, k->kv, k->z, sru__weight(y, SRU__KEYS_VALUES), type, NULL,
                                     memory + rows, 2 * y->P, y->P);
