@@ -1199,7 +1199,7 @@ enum { SRU__NATIVE = -1 };
 static const struct { const char *name; size_t bytes; } sru__dtypes[] = {
     { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "F64", 8 }, { "U8", 1 }, { "I8", 1 },
     { "BOOL", 1 }, { "I16", 2 }, { "U16", 2 }, { "I32", 4 }, { "U32", 4 }, { "I64", 8 },
-    { "U64", 8 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }
+    { "U64", 8 }, { "C64", 8 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "F8_E8M0", 1 }
 };
 enum { SRU__READABLE = 7, SRU__DTYPES = sizeof sru__dtypes / sizeof *sru__dtypes };
 
@@ -4791,8 +4791,8 @@ static int sru__escape(sru__json *j)
             return sru__expected(j, "the second half of a surrogate pair");
         return 0x10000 + ((code - 0xd800) << 10 | (low - 0xdc00));
     }
-    if (!code || (code >= 0xdc00 && code < 0xe000)) return sru__expected(j, "a character");
-    return code;
+    if (code >= 0xdc00 && code < 0xe000) return sru__expected(j, "a character");
+    return j->bad || code ? code : 0xfffd;  /* U+0000 would end the text */
 }
 
 /* Decodes a string into text, and cuts off what exceeds size-1 bytes. size 0: passes the string. */
@@ -4928,7 +4928,6 @@ static int sru__read_entry(sru__json *j, sru__entry *e)
     char key[SRU__NAME + 1];
     size_t offsets[2], n_offsets, product, n;
     int seen = 0;                   /* bits: dtype, shape, data_offsets */
-    if (!e->name[0]) return sru__expected(j, "a tensor's name");
     for (n = 0; seen != 7 && sru__member(j, n, key, sizeof key); n++) {
         const int bit = !strcmp(key, "dtype") ? 1 : !strcmp(key, "shape") ? 2
                       : !strcmp(key, "data_offsets") ? 4 : 0;
@@ -4960,7 +4959,7 @@ static int sru__read_entry(sru__json *j, sru__entry *e)
 /* Reads the header's next tensor. 0: there is none or, if j->bad, failed. */
 static int sru__next(sru__json *j, sru__entry *e)
 {
-    while (sru__member(j, j->p != j->start, e->name, sizeof e->name)) {
+    while (sru__member(j, j->p != j->start, e->name, sizeof e->name)) {     /* 0: the first */
         if (strcmp(e->name, "__metadata__")) return sru__read_entry(j, e);
         if (j->metadata && j->metadata != j->p)
             return sru__expected(j, "no second __metadata__");
@@ -5543,13 +5542,13 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
 
 typedef struct sru__writer {
     FILE *f;                        /* NULL: bytes are only counted */
-    size_t n;                       /* bytes so far */
+    size_t n;                       /* bytes so far, written or not: the header's padding follows */
 } sru__writer;
 
 static void sru__put(sru__writer *w, const void *bytes, size_t n)
 {
-    if (!w->f) w->n += n;
-    else if (!ferror(w->f)) w->n += fwrite(bytes, 1, n, w->f);
+    w->n += n;
+    if (w->f && !ferror(w->f)) fwrite(bytes, 1, n, w->f);
 }
 
 static void sru__put_text(sru__writer *w, const char *text) { sru__put(w, text, strlen(text)); }

@@ -806,9 +806,10 @@ ring_kernel(const sru_attention s, size_t C, size_t t0, float scale, float *scor
     const size_t own = s.cross ? 0 : 1;
     const size_t keys = before + now < s.window ? before + now + own : s.window;
     auto key = [&](size_t i) {              /* from the earliest to this step's own, if any */
-        const size_t ago = keys - own - i, slot = place + (ago > now ? C + now - ago : 0);
-        return ago > now ? slots + (slot < C ? slot : slot - C)*2*s.P
-                         : s.kv + ((t0 + steps[now - ago])*s.B + b)*2*s.P + h*hd;
+        const size_t ago = keys - own - i;
+        if (ago <= now) return s.kv + ((t0 + steps[now - ago])*s.B + b)*2*s.P + h*hd;
+        const size_t slot = place + C + now - ago;
+        return slots + (slot < C ? slot : slot - C)*2*s.P;
     };
     scores += ((size_t)blockIdx.y*gridDim.x + blockIdx.x)*s.window;
     float most = -INFINITY, sum = 0;
@@ -1159,9 +1160,10 @@ sru_status copy(const sru_context *ctx, void *to, const void *from, size_t bytes
         memset(to, 0, bytes);
         return SRU_OK;
     }
-    if (!from) return check(ctx, "copy", cudaMemsetAsync(to, 0, bytes, stream));
-    TRY(check(ctx, "copy", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream)));
-    if (kind_of(to) == cudaMemoryTypeDevice && kind_of(from) == cudaMemoryTypeDevice) return SRU_OK;
+    if (from) TRY(check(ctx, "copy", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream)));
+    else TRY(check(ctx, "copy", cudaMemsetAsync(to, 0, bytes, stream)));
+    if (kind_of(to) == cudaMemoryTypeDevice && (!from || kind_of(from) == cudaMemoryTypeDevice))
+        return SRU_OK;
     return check(ctx, "copy", cudaStreamSynchronize(stream));
 }
 
@@ -1199,6 +1201,7 @@ sru_status gemm(const sru_context *c, const char *name, const matrix &y, const m
         (int)a.ld, (long long)a.stride, &beta, (void *)y.p, y.type, (int)y.ld, (long long)y.stride,
         (int)count, compute, CUBLAS_GEMM_DEFAULT);
     if (status == CUBLAS_STATUS_SUCCESS) return SRU_OK;
+    cudaGetLastError();                 /* reported here, and not once more later */
     return fail(c, status == CUBLAS_STATUS_ALLOC_FAILED ? SRU_ENOMEM : SRU_EDEVICE,
                 "%s: cuBLAS: %s", name, cublasGetStatusString(status));
 }
@@ -1243,7 +1246,7 @@ sru_status operand(sru_context *c, const char *name, const void **y, const void 
     return c->measure ? SRU_OK : narrow(c, name, p, type, (const float *)x, n);
 }
 
-size_t packed_rows(sru_type type, size_t k)         /* bytes of 16 rows; sru.h reserves as many */
+size_t packed_rows(sru_type type, size_t k)         /* bytes of 16 rows; sru.h reserves no fewer */
 {
     return type == SRU_F32 ? 64*k : type == SRU_BF16 || type == SRU_F16 ? 64*ceil_div(k, 2) : 0;
 }
@@ -1367,6 +1370,8 @@ sru_status check_scan(const sru_context *c, const sru_scan *s, const char *name)
         return fail(c, SRU_EINVAL, "%s: u and w must not both be NULL", name);
     TRY(check_type(c, name, s->type));
     TRY(check_type(c, name, s->storage));
+    if (s->storage == SRU_F32)
+        return fail(c, SRU_EINVAL, "%s: storage must be SRU_PLAIN, SRU_BF16 or SRU_F16", name);
     if (s->w && s->type != SRU_PLAIN && s->storage != SRU_PLAIN && s->type != s->storage)
         return fail(c, SRU_EINVAL, "%s: packed weights and storage must be of one type", name);
     if (!s->B || !s->N) return SRU_OK;      /* arrays without elements may be at any address */
@@ -1471,9 +1476,10 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         const void *w = s.w;
         size_t steps = T, rows = T*s.B, t = 0;
         void *u = s.u;
+        if (!row) return SRU_OK;
         if (s.scale_x == 0) s.scale_x = 1;
         /* u for `steps` steps at a time, in even parts; for all if a direction starts at the end */
-        if (s.w && !s.u && !s.bidirectional && T && row) {
+        if (s.w && !s.u && !s.bidirectional && T) {
             const size_t some = (size_t)SRU_CUDA_U/size_of(u_type)/((size_t)s.K*s.N);
             rows = some < s.B ? s.B : some < rows ? some : rows;
             steps = ceil_div(T, ceil_div(T, rows/s.B));
@@ -1482,7 +1488,6 @@ sru_status scan_forward(const sru_context *ctx, const sru_scan *args)
         if (!s.cT && steps < T) s.cT = take<float>(c, s.B*ldc);     /* from chunk to chunk */
         if ((s.w && !u) || (steps < T && !s.cT)) return no_memory(c, name);
         if (s.w) TRY(operand(c, name, &w, s.w, type_of(s.type), (size_t)s.K*s.N*s.A, type));
-        if (!row) return SRU_OK;
         do {                                    /* for no steps, too: cT is then c0 */
             sru_context chunk = *c;
             sru_scan p = s;

@@ -185,7 +185,7 @@ static inline int st_whole(st_cursor *c, size_t *value)
 static const struct { const char *name; size_t bytes; } st_dtypes[] = {
     { "F64", 8 }, { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "I64", 8 }, { "I32", 4 },
     { "I16", 2 }, { "I8", 1 }, { "U64", 8 }, { "U32", 4 }, { "U16", 2 }, { "U8", 1 },
-    { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }
+    { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "F8_E8M0", 1 }, { "C64", 8 }
 };
 enum { ST_DTYPES = sizeof st_dtypes/sizeof *st_dtypes };
 

@@ -637,6 +637,14 @@ static void test_math(void)
     for (auto &one : list) {
         gpu = sru_cuda_open(NULL, one.math, error);
         if (!CHECK(gpu, "%s", error)) break;
+        {                               /* weights that nothing is multiplied with: not touched */
+            side s(gpu);
+            sru_scan p;
+            memset(&p, 0, sizeof p);
+            p.T = 2, p.N = p.A = 4, p.K = 3, p.w = (const float *)64;
+            CHECK(!gpu->scan_forward(&s.ctx, &p) && !cudaStreamSynchronize(NULL),
+                  "scan_forward, %s, B 0: %s", one.name, s.error);
+        }
         compare(one.name, [](side &s) {
             float *x = s.random(40*24), *w = s.random(33*24), *y = s.blank(40*33);
             s.call([=](const sru_context *c) {
@@ -1138,6 +1146,9 @@ static void test_empty(void)
     memset(&p, 0, sizeof p);                        /* h on rows of another width */
     p.T = 2, p.B = 1, p.N = 2, p.A = 1, p.K = 3, p.w = there, p.a = p.h = there;
     expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "h may be a in one direction only");
+    p.storage = SRU_F32;
+    expect(op->scan_forward(&s.ctx, &p), SRU_EINVAL, s.error, "storage must be");
+    p.storage = SRU_PLAIN;
     s.ctx.measure = &need;
     CHECK(!op->scan_forward(&s.ctx, &p), "h is a where it is measured: %s", s.error);
     expect(op->layernorm_forward(&s.ctx, none, none, none, none, none, 2, 2), SRU_EINVAL, s.error,

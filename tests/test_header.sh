@@ -165,19 +165,34 @@ cat > $dir/trouble.h <<'END'
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 static int no_way_back(FILE *f, long at, int from)
 {
     return from == SEEK_SET ? errno = EIO, -1 : fseek(f, at, from);
 }
 static char said[256];
-static size_t how_much, too_much = (size_t)-1;
+static size_t how_much, too_much = (size_t)-1, disk_left = (size_t)-1;
+static size_t till_full(const void *p, size_t size, size_t n, FILE *f)
+{
+    const size_t some = n < disk_left ? n : disk_left;
+    disk_left -= some;
+    if (some < n) fgetc(f);     /* an error, for f is open to be written */
+    return fwrite(p, size, some, f);
+}
 #define fseek           no_way_back
+#define fwrite          till_full
 #define SRU_MALLOC(n)   ((n) < too_much ? malloc(n) : NULL)
 #define SRU_FREE        free
 #define UNREAD(why)     (!sru_read_file("sru.h", &how_much, said) && strstr(said, why))
 #define AT_END  if (!UNREAD("cannot read")) return fail("a file that cannot be read"); \
                 too_much = 100000; \
-                if (!UNREAD("no memory")) return fail("a file that is too large");
+                if (!UNREAD("no memory")) return fail("a file that is too large"); \
+                alarm(20); \
+                for (i = 0; i < 600; i++) { \
+                    disk_left = (size_t)i; \
+                    if (sru_save(FOLDER "/full", &a, "", NULL, 0, said) != SRU_EFILE || disk_left) \
+                        return fail("a full disk"); \
+                }
 END
 
 smoke "default, C99"            $c
