@@ -11,14 +11,14 @@
 
        char error[SRU_ERROR_SIZE];
        sru_model *rnn = sru_load("rnn.safetensors", SRU_F32, error);
-       if (!rnn) return puts(error);
+       if (!rnn) return puts(error), 1;
 
        sru_context ctx = {0};             // how to compute. In C++ {} avoids warnings
        ctx.error = error;
        sru_io io = {0};                   // fields left zero take their defaults
        io.T = 100;  io.B = 1;             // 100 time steps of 1 sequence
        io.x = x;    io.h = h;             // (100,1,64) in, (100,1,128) out
-       if (sru_forward(&ctx, rnn, &io)) return puts(error);
+       if (sru_forward(&ctx, rnn, &io)) return puts(error), 1;
        free(rnn);
 
    To stream       give io.state, and one step or more at a time           examples/audio.c

@@ -32,7 +32,8 @@ static const char *const help =
     "                           and of what products multiply, in training and attention too:\n"
     "                           f32 (default), tf32, bf16, f16\n"
 #else
-    "  --threads N              default: as many as OpenMP offers, and for the set also 1\n"
+    "  --threads N              default: as many as OpenMP offers, and for the set also 1.\n"
+    "                           Callers who do not ask for threads get one for small work\n"
     "  --isa NAME               scalar, sse2, avx2, avx512, neon ...; default: the best here\n"
     "  --type NAME              the type of packed weights of linear, layer, stream and srupp:\n"
     "                           f32 (default), bf16, q8. In training, bf16 makes products\n"
@@ -359,6 +360,7 @@ static const kind *kind_of(const char *text)
 
 static int takes_options(const kind *k)
 {
+    if (strchr(k->options, 'r') && strchr(option.given, 'd') && !option.train) return 0;
     return !option.given[strspn(option.given, k->options)];
 }
 
@@ -442,7 +444,10 @@ static double run(const char *text, int threads)
         dim[given] = (size_t)size;
         if ((all *= (double)size) > 1e16) fail("no memory");    /* bytes might exceed a size_t */
     }
-    if (given < k->dims || *end) fail("this case has another number of sizes: see --help");
+    if (given < k->dims || *end) {
+        snprintf(label, sizeof label, "%s has %d sizes: see --help", k->name, k->dims);
+        fail(label);
+    }
     if (!takes_options(k)) fail("this case does not take such an option: see --help");
     snprintf(label, sizeof label, "%s%s", text, option.words);
     c.ctx = context();
@@ -489,10 +494,10 @@ static void draw(const char *program, double rates[2][SET], const int threads[2]
     if (there) gnuplot = popen("gnuplot 2> /dev/null", "w");
     if (gnuplot) {
         fprintf(gnuplot, "set terminal svg size 900,500 background 'white'\nset output '%s.svg'\n"
-                "set title 'sru.h, %s'\nset ylabel 'GFLOP a second; scan and layernorm: GB'\n"
+                "set title 'sru.h, %s%s'\nset ylabel 'GFLOP a second; scan and layernorm: GB'\n"
                 "set style data histograms\nset style fill solid 0.8\nset grid y\n"
                 "set xtics rotate by 40 right nomirror\nplot [][0:]", program,
-                operators(0)->name);
+                operators(0)->name, option.words);
         for (int k = 0; k < 2; k++)
             if (threads[k])
                 fprintf(gnuplot, " '-' using 2:xtic(1) title '%d thread%s',", threads[k],

@@ -1,4 +1,4 @@
-"""Draws what peers.py has measured."""
+"""Draws what peers.py has measured; a part of that program."""
 import os
 import matplotlib, matplotlib.ticker
 matplotlib.use("Agg")

@@ -35,6 +35,7 @@ enum {
     BETWEEN = 4*PARTS*CHUNK /* characters of training between validations, at least: they take 12
                                times as long, so that validations take 8 % of the time */
 };
+static const char COLUMNS[] = "seconds,characters,training,validation\n";   /* of the curve */
 static const double GOLDEN = 0.618034;
 static const double VALIDATE = 0.05;        /* at most once in this share of the training */
 static const int FARTHER = 4;               /* evaluation sees this many times as far as training */
@@ -352,14 +353,14 @@ static double compare(const sru_context *ctx, const batch *b, float *dlogits)
 
 /* Bits per character of a text, read as one sequence: all of it with a stride of CHUNK, or with a
    larger one the first CHUNK characters of each stride. If it takes some seconds, a terminal shows
-   its progress under the name, unless that is NULL. */
+   its progress under the name, unless that is NULL; elsewhere one line says how long it takes. */
 static double evaluate(const sru_context *ctx, const network *net, batch *b, const uint8_t *text,
                        size_t n, size_t stride, const char *name)
 {
+    const int terminal = isatty(STDOUT_FILENO);
     const double start = now();
     double sum = 0, shown = 0;
     size_t at, t, count = 0;
-    if (!isatty(STDOUT_FILENO)) name = NULL;
     check(ctx->op->copy(ctx, b->io.state, NULL, b->state*sizeof(float)));
     for (at = 0; at + 1 < n; at += stride) {
         b->rows = b->io.T = n - 1 - at < CHUNK ? n - 1 - at : CHUNK;
@@ -370,16 +371,16 @@ static double evaluate(const sru_context *ctx, const network *net, batch *b, con
         predict(ctx, net, b);
         sum += compare(ctx, b, NULL);
         count += b->rows;
-        if (name && now() - start > 2 && now() - shown > 0.2) {
+        if (name && now() - start > 2 && (terminal ? now() - shown > 0.2 : shown <= 0)) {
             const double share = (double)(at + b->rows)/(double)(n - 1);
             shown = now();
-            printf("\r%s %3.0f %%  %.0f s left ", name, 100*share,
-                   (shown - start)*(1 - share)/share);
+            printf("%s%s %3.0f %%  %.0f s left %s", terminal ? "\r" : "", name, 100*share,
+                   (shown - start)*(1 - share)/share, terminal ? "" : "\n");
             fflush(stdout);
-            row = 1;
+            row = terminal;
         }
     }
-    if (shown > 0) putchar('\r');       /* what is printed next is longer */
+    if (shown > 0 && terminal) putchar('\r');   /* what is printed next is longer */
     return sum/(double)count;
 }
 
@@ -554,16 +555,16 @@ static double schedule(double share)
     return 0.5 + 0.5*cos(acos(-1)*(share - WARM_UP)/(1 - WARM_UP));
 }
 
-/* A line that does not stay must fit in a row of 80 columns: \r goes no further back. */
+/* A line must fit in a row of 80 columns: \r goes no further back. */
 static void show(const trainer *t, int stays)
 {
     const double elapsed = now() - t->start, characters = (double)t->ctx.step*(double)t->b.rows;
     const double rate = characters/elapsed, share = t->share;
     const double left = interrupted ? 0 : elapsed*(1 - share)/share;
-    printf("%s%3.0f %%  ", row ? "\r" : "", 100*share);
+    printf("%s%3.0f %%  ", row ? "\r" : "", share < 1 ? fmin(99, 100*share) : 100);
     if (stays)
-        printf("%.2f million characters, %.0f a second  training %.3f  validation %.3f  "
-               "%.0f s left \n", 1e-6*characters, rate, t->sum/t->n, t->bits, left);
+        printf("%.2f M characters, %.3g k/s  training %.3f  validation %.3f  %.0f s left \n",
+               1e-6*characters, 1e-3*rate, t->sum/t->n, t->bits, left);
     else
         printf("%.0f characters a second  training %.3f  %.0f s left ", rate, t->sum/t->n, left);
     fflush(stdout);
@@ -614,7 +615,8 @@ static void run(trainer *t, const corpus *text, const options *o)
         if (t->share > 1) t->share = 1;
 
         if (interrupted || t->share >= 1 ||
-            (t->share - t->last >= VALIDATE && t->n*(double)t->b.rows >= BETWEEN)) {
+            (t->share - t->last >= VALIDATE && 1 - t->share >= VALIDATE/2
+             && t->n*(double)t->b.rows >= BETWEEN)) {
             keep(t, text, o->model);
             check_bits(t->bits, o);
             show(t, 1);
@@ -640,8 +642,9 @@ static void draw(FILE *curve, const char *csv, const char *picture)
         fprintf(gnuplot, "set terminal svg size 800,500 background 'white'; set output '%s'\n"
                 "set datafile separator ','; set grid\n"
                 "set xlabel 'million characters read'; set ylabel 'bits per character'\n"
-                "plot '%s' using ($2/1e6):3 with lines lw 2 title 'training', "
-                "'' using ($2/1e6):4 with lines lw 2 title 'validation'\n", picture, csv);
+                "plot '%s' using ($2/1e6):3 with linespoints lw 2 pt 7 ps 0.4 title 'training', "
+                "'' using ($2/1e6):4 with linespoints lw 2 pt 7 ps 0.4 title 'validation'\n",
+                picture, csv);
     if (gnuplot && !pclose(gnuplot)) printf("loss curve: %s, drawn from %s\n", picture, csv);
     else printf("loss curve: %s (%s)\n", csv, why);
 }
@@ -652,6 +655,20 @@ static void print_test(const sru_context *ctx, const network *net, const corpus 
     const double bits = evaluate(ctx, net, &b, text->test, text->tests, CHUNK, "test");
     if (!(bits < 1e6)) fail("the model holds numbers that are not finite");
     printf("test %.4f bits per character\n", bits);
+}
+
+/* Whether a file is there and has something else than this text behind its first `at` bytes. */
+static int is_other(const char *path, long at, const char *text)
+{
+    struct stat is;
+    FILE *f = !stat(path, &is) && S_ISREG(is.st_mode) ? fopen(path, "rb") : NULL;
+    int c = 0, other;
+    if (!f) return 0;
+    if (fseek(f, at, SEEK_SET)) c = EOF;
+    while (*text && c != EOF && (c = getc(f)) == (unsigned char)*text) text++;
+    other = *text && c != EOF;
+    fclose(f);
+    return other;
 }
 
 /* Whether both names refer to one existing file. */
@@ -675,11 +692,13 @@ static void train(const sru_context *ctx, const options *o)
         || same_file(beside, o->file))
         fail("the --model, or its .csv, .svg or .sru_save, would take the place of the text");
     if (!stat(o->model, &is) && !S_ISREG(is.st_mode)) fail("%s is not a file", o->model);
-    if (old) {                          /* only a model may be replaced */
-        const int from = fseek(old, 8, SEEK_SET) ? 0 : getc(old);
-        if (from != '{' && from != EOF) fail("%s is there, and is no model", o->model);
-        fclose(old);
-    }
+    if (old) fclose(old);
+    if (is_other(o->model, 8, "{")) fail("%s is there, and is no model", o->model);
+    if (is_other(csv, 0, COLUMNS))
+        fail("%s is there, and is no loss curve: choose another --model", csv);
+    if (!stat(picture, &is) && stat(csv, &is))
+        fail("%s is there, and not %s, of which it would be a picture: choose another --model",
+             picture, csv);
     if (text.trains/(size_t)o->batch <= (size_t)o->length)
         fail("%s is too short: %zu bytes to train on are not %.0f parts longer than %.0f: choose a "
              "smaller --batch or --length", o->file, text.trains, o->batch, o->length);
@@ -690,7 +709,7 @@ static void train(const sru_context *ctx, const options *o)
         fail("%s cannot be written: %s", beside, strerror(errno));
     t.curve = fopen(csv, "w");          /* a folder that cannot be written is noticed here */
     if (!t.curve) fail("%s, of the loss, cannot be written: %s", csv, strerror(errno));
-    fputs("seconds,characters,training,validation\n", t.curve);
+    fputs(COLUMNS, t.curve);
 
     printf("%zu parameters, %zu characters to learn from, %s\n", count_parameters(&t.net),
            text.trains, t.op->name);
@@ -701,12 +720,17 @@ static void train(const sru_context *ctx, const options *o)
     }
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
+#ifdef SIGXFSZ
+    signal(SIGXFSZ, SIG_IGN);           /* a limit on a file's size is reported as a full disk */
+#endif
     run(&t, &text, o);
     draw(t.curve, csv, picture);
     if (!t.saved) {                     /* it was never better than at its beginning */
         if (o->from) t.far = load(ctx, o->from, 0);
         save(&t.ctx, &t.far, o->model);
     }
+    signal(SIGINT, SIG_DFL);            /* nothing is lost any more */
+    signal(SIGTERM, SIG_DFL);
 
     best = load(ctx, o->model, 0);
     printf("model: %s, validation %.4f bits per character\n", o->model,
@@ -722,8 +746,10 @@ static int draw_byte(const float *logits, double temperature, uint64_t *random)
 {
     double weight[V], sum = 0;
     int i, best = 0;
-    for (i = 1; i < V; i++) if (logits[i] > logits[best]) best = i;
-    if (!isfinite(logits[best])) fail("the model holds numbers that are not finite");
+    for (i = 0; i < V; i++) {
+        if (!isfinite(logits[i])) fail("the model holds numbers that are not finite");
+        if (logits[i] > logits[best]) best = i;
+    }
     if (temperature <= 0) return best;
     for (i = 0; i < V; i++) sum += weight[i] = exp((logits[i] - logits[best])/temperature);
     sum *= uniform(random);

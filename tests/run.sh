@@ -68,7 +68,6 @@ job()
     examples)       export CC="env $CC"; report test_examples sh tests/test_examples.sh ;;
     cuda)           report test_cuda sh tests/test_cuda.sh ;;
     charlm)         report test_charlm bash tests/test_charlm.sh build/charlm ;;
-    *)              echo "There is no job '$1': see --list" >&2; exit 2 ;;
     esac
 }
 sanitize='-fsanitize=undefined -fno-sanitize-recover=all'
@@ -235,6 +234,12 @@ case $1 in
     exit ;;
 esac
 
+for name; do
+    case " "$(echo $jobs)" " in
+    *" $name "*) ;;
+    *) echo "There is no job '$name': see --list" >&2; exit 2 ;;
+    esac
+done
 [ $# -gt 0 ] && jobs=$*
 for name in $jobs; do rm -f "$here/$name/result" "$here/$name/failures.txt" || exit; done
 mkdir -p $here || exit

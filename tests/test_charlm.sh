@@ -58,6 +58,8 @@ check "training succeeds"                      [ $? = 0 ]
 check "last line of training"                  ends_with_test one
 check "it learns: below 5.5 bits of 8"         below one 5.5
 check "plain lines in a pipe"                  [ "$(tr -cd '\r' < one | wc -c)" = 0 ]
+check "they fit in 80 columns"                 awk '/%/ && length > 79 { exit 1 }' one
+check "one says that all is done"              [ "$(grep -c '^100 %' one)" = 1 ]
 check "loss curve: a title and lines"          [ "$(wc -l < one.safetensors.csv)" -gt 1 ]
 check "loss curve: four columns" \
       awk -F, 'NF != 4 { bad = 1 } END { exit bad }' one.safetensors.csv
@@ -231,6 +233,24 @@ for text in ./same same.csv same.svg same.sru_save link; do
 done
 for text in same same.csv same.svg same.sru_save; do check "$text is as it was" cmp text $text; done
 
+# nor that of other files
+echo "a,b" > data.csv
+refuses "data.csv is there"             train text --model data --steps 1
+check "it is as it was"                        [ "$(cat data.csv)" = "a,b" ]
+rm data.csv
+echo "<svg/>" > data.svg
+refuses "data.svg is there"             train text --model data --steps 1
+check "it is as it was"                        [ "$(cat data.svg)" = "<svg/>" ]
+rm data.svg
+
+# a limit on the size of files is as a full disk
+limited()
+{
+    (ulimit -f 20; "$charlm" train text --steps 1 --model limited > out 2> err)
+    [ $? = 1 ] && grep -q "cannot write 'limited'" err && [ ! -e limited.sru_save ]
+}
+check "a model larger than files may be"       limited
+
 # on a terminal, a row of progress replaces the one before if it is no longer than 79 characters
 if [ -n "$(script -qec 'echo works' /dev/null 2> /dev/null < /dev/null)" ]; then
     (export charlm; script -qec '"$charlm" train text --hidden 48 --seconds 2 --model rows' \
@@ -320,6 +340,9 @@ refuses "q8 is not offered"         sample one.safetensors --type q8 --cuda
 { head -c -1024 one.safetensors; printf '\377%.0s' {1..1024}; } > nan.safetensors
 refuses "not finite"                eval nan.safetensors text
 refuses "not finite"                sample nan.safetensors
+{ head -c -4 one.safetensors; printf '\377%.0s' {1..4}; } > nan.safetensors
+refuses "not finite"                sample nan.safetensors
+refuses "not finite"                sample nan.safetensors --temperature 0
 refuses "cut.safetensors"           eval cut.safetensors text
 refuses "not.safetensors"           eval not.safetensors text
 refuses "empty"                     sample empty

@@ -324,6 +324,7 @@ refused build/bench stream 20 2 --threads 1.5
 refused build/bench stream 20 2 --heads 2
 refused build/bench scan 5 2 20 --type q8
 refused build/bench srupp 9 2 16 8 2 --train --type q8
+refused build/bench srupp 9 2 16 8 2 --dropout 0.2
 refused build/bench stream 20 2 --fast
 unwritten build/bench stream 20 2 --seconds 0 --json
 
