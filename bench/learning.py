@@ -11,7 +11,7 @@ clipped at 1. The time includes validations. With --bf16, the peers also train u
 with products, and the whole of nn.LSTM and nn.GRU, in bfloat16. The curves, their picture and a
 table are written to build/learning.
 """
-import argparse, copy, csv, math, os, re, signal, subprocess, sys, time, warnings
+import argparse, copy, csv, math, os, re, shutil, signal, subprocess, sys, time, warnings
 import peers
 
 
@@ -199,21 +199,21 @@ def charlm(options, path, seconds, threads, csv_path):
     command += [] if "--steps" in options else ["--seconds", str(seconds)]
     name = " ".join(["charlm"] + options)
     run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    rate = test = None
+    shown = test = None
     for line in run.stdout:
-        speed = re.search(r"characters, (\d+) a second", line)
         last = re.match(r"test ([\d.]+) bits per character", line)
-        rate = float(speed.group(1)) if speed else rate
         test = float(last.group(1)) if last else test
-        if speed:
+        if "training" in line:
             shown = "%-24.24s %s" % (name, line.strip())
             peers.status(shown)
-    if rate:
+    if shown:
         peers.status(shown, last=True)
     if run.wait() or test is None:
         sys.exit("learning.py: charlm failed")
-    os.replace(model + ".csv", csv_path)
-    return test, rate
+    shutil.copyfile(model + ".csv", csv_path)
+    with open(csv_path, newline="") as f:
+        last = list(csv.DictReader(f))[-1]
+    return test, float(last["characters"])/float(last["seconds"])
 
 
 def draw(results, seconds, threads, path, out):

@@ -270,12 +270,13 @@ class Ours:
         if not case.startswith("charlm"):
             return self.bench(case, threads, seconds)["ns"]
         D, L, B, T = case.split()[1:]
-        out = subprocess.check_output(
+        subprocess.check_output(
             ["build/charlm", "train", "sru.h", "--seconds", str(CHARLM_SECONDS), "--hidden", D,
              "--layers", L, "--batch", B, "--length", T, "--threads", str(threads),
-             "--model", self.model], env=self.environment, text=True)
-        rate = float(re.findall(r"characters, (\d+) a second", out)[-1])
-        return 1e9*int(B)*int(T)/rate
+             "--model", self.model], env=self.environment)
+        with open(self.model + ".csv", newline="") as f:
+            last = list(csv.DictReader(f))[-1]
+        return 1e9*int(B)*int(T)*float(last["seconds"])/float(last["characters"])
 
 
 class Peak:

@@ -563,7 +563,7 @@ static void show(const trainer *t, int stays)
     const double left = interrupted ? 0 : elapsed*(1 - share)/share;
     printf("%s%3.0f %%  ", row ? "\r" : "", share < 1 ? fmin(99, 100*share) : 100);
     if (stays)
-        printf("%.2f M characters, %.3g k/s  training %.3f  validation %.3f  %.0f s left \n",
+        printf("%.2f M characters, %.0f k/s  training %.3f  validation %.3f  %.0f s left \n",
                1e-6*characters, 1e-3*rate, t->sum/t->n, t->bits, left);
     else
         printf("%.0f characters a second  training %.3f  %.0f s left ", rate, t->sum/t->n, left);
