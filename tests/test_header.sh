@@ -321,7 +321,7 @@ fi
 # symbols of the C library, and then of what the compiler and OpenMP add
 library='malloc|free|getenv|bcmp|mem(chr|cmp|cpy|move|set)
 str(chr|cmp|cpy|cspn|error|len|ncmp|rchr|spn|str|tod)
-f(close|error|flush|open|read|write|seek|tell)|v?s?n?printf|remove|rename|fileno|fsync|perror
+f(close|error|flush|open|putc|read|write|seek|tell)|v?s?n?printf|remove|rename|fileno|fsync|perror
 __(v|vs|vsn|sn|s)?printf_chk|__mem(cpy|move|set)_chk|__str(cpy|cat)_chk|__isoc(99|23)_.*
 __errno_location|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_
 GOMP_.*|omp_.*|__kmpc_.*'
