@@ -5533,6 +5533,10 @@ SRUDEF sru_model *sru_load(const char *path, sru_type type, char *error)
     if (block) {                        /* loading what was checked cannot fail */
         sru_load_bytes(&m, sru__aligned(block + sizeof m), file, size, NULL, error);
         memcpy(block, &m, sizeof m);
+    } else if (error && strlen(path) + strlen(error) + 2 < SRU_ERROR_SIZE) {
+        char why[SRU_ERROR_SIZE];
+        memcpy(why, error, sizeof why);
+        sru__say(error, "%s: %s", path, why);
     }
     SRU_FREE(file);
     return (sru_model *)(void *)block;

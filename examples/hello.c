@@ -16,7 +16,7 @@ int main(int argc, char **argv)
 
     char error[SRU_ERROR_SIZE];
     sru_model *rnn = sru_load(path, SRU_F32, error);
-    if (!rnn) return fprintf(stderr, "%s: %s\n", path, error), 1;
+    if (!rnn) return fprintf(stderr, "%s\n", error), 1;
 
     const int T = 12, I = rnn->config.input_size;
     const int N = rnn->config.hidden_size * (1 + rnn->config.bidirectional);

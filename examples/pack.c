@@ -23,8 +23,7 @@ int main(int argc, char **argv)
     const sru_context ctx = { .error = error };
     sru_sizes n;
     sru_model *rnn = sru_load(argv[1], (sru_type)(SRU_F32 + type), error);
-    if (!rnn || sru_size(&n, &ctx, rnn, 1, 1))
-        return fprintf(stderr, "%s: %s\n", argv[1], error), 1;
+    if (!rnn || sru_size(&n, &ctx, rnn, 1, 1)) return fprintf(stderr, "%s\n", error), 1;
 
     if (rnn->config.scale_x > 0)            /* from rounded weights; not in the file's config */
         printf("/* .scale_x = %#.9gf */\n", (double)rnn->config.scale_x);

@@ -19,7 +19,7 @@ int main(int argc, char **argv)
 
     char error[SRU_ERROR_SIZE];
     sru_model *rnn = sru_load(path, SRU_F32, error);
-    if (!rnn) return fprintf(stderr, "%s: %s\n", path, error), 1;
+    if (!rnn) return fprintf(stderr, "%s\n", error), 1;
     if (rnn->config.input_size != I || rnn->config.hidden_size != N || rnn->config.bidirectional)
         return fprintf(stderr, "%s is not the network of pytorch.py\n", path), 1;
 

@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 
     char error[SRU_ERROR_SIZE];
     rnn = sru_load(path, SRU_BF16, error);
-    if (!rnn) return fprintf(stderr, "%s: %s\n", path, error), 1;
+    if (!rnn) return fprintf(stderr, "%s\n", error), 1;
     if (rnn->config.bidirectional || (rnn->config.arch == SRU_ARCH_SRUPP && !rnn->config.window))
         return fprintf(stderr, "%s reads backwards, too, or attends without a window, and cannot "
                        "go step by step\n", path), 1;

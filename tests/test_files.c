@@ -2897,6 +2897,7 @@ static void test_paths(void)
     sru_model m = initial(&f, 1), *loaded;
     const char *path = path_of("here.safetensors"), *folder = path_of("folder");
     char error[SRU_ERROR_SIZE] = "", *inside = path_of("folder/x.safetensors"), *beside;
+    char longer[1000];
     st_bytes file;
     size_t size = 0;
     void *bytes;
@@ -2957,6 +2958,11 @@ static void test_paths(void)
     free(bytes);
     memset(error, '!', sizeof error);
     CHECK(!sru_load(path, SRU_F32, error) && printable(error), "an empty file is loaded");
+    CHECK(!strncmp(error, path, strlen(path)), "which file? '%s'", error);
+    sprintf(longer, "%s/", directory);              /* the same file, of a path without room */
+    while (strlen(longer) < 300) strcat(longer, "./");
+    strcat(longer, "here.safetensors");
+    CHECK(!sru_load(longer, SRU_F32, error) && strstr(error, "too few"), "'%s'", error);
 
     errno = 77;
     CHECK(!sru_save(path, &m, NULL, NULL, 0, error), "over an empty file: %s", error);
