@@ -249,9 +249,9 @@ typedef struct sru_io {
     const float   *attn_mask;       /* (T,M+T) added to the scores, or NULL. -inf, and what makes a
                                        score less than -1e30, hides its key. If M > 0, each layer
                                        that attends must have memory then. Rings are left alone */
-    float *const  *saved;           /* L pointers to (T,B,width), out: the inputs of each layer, for
-                                       the memory of a later call, not that of this one. NULL, or
-                                       any of them NULL: not wanted */
+    float *const  *saved;           /* L pointers to (T,B,width), out: the inputs of each layer (of
+                                       an SRU, too), for the memory of a later call, not that of
+                                       this one. NULL, or any of them NULL: not wanted */
 
     void          *tape;            /* not NULL: training, so dropout is on, and of state only c is
                                        used. sru_sizes.tape bytes, of sru_size() for T + M steps:
@@ -268,9 +268,9 @@ typedef struct sru_io {
 
     const float   *dh;              /* (T,B,N), zeros if only the state counts; may be h.  From
                                        here on: backward */
-    float         *dx;              /* (T,B,I) out, if the input is x; must be neither dh nor x.
-                                       NULL: not wanted */
-    float         *dembedding;      /* (V,I) added to; NULL: not wanted */
+    float         *dx;              /* (T,B,I) out; must be neither dh nor x. NULL: not wanted, or
+                                       the input is tokens */
+    float         *dembedding;      /* (V,I) added to; NULL: not wanted, or the input is x */
     float         *dstate;          /* (B,S) in: of c after, out: of c before; rings have none.
                                        NULL: 0 in, none out: truncated back-propagation */
     float *const  *dmemory;         /* as memory, out: an array for each layer, even if layers share
@@ -520,7 +520,7 @@ struct sru_backend {
     sru_status (*linear_forward) (const sru_context *, float *y, const float *x, const void *w,
                                   sru_type type, const float *b, size_t rows, size_t n, size_t k);
     /* dx = beta dx + dy w   dw += dy' x   db += sum of dy's rows
-       dx, dw, db NULL: not wanted; w is read for dx alone, x for dw alone */
+       dx, dw, db NULL: not wanted; w is read for dx alone, x for dw alone. dx may be x */
     sru_status (*linear_backward)(const sru_context *, float *dx, float *dw, float *db,
                                   const float *dy, const float *x, const float *w, float beta,
                                   size_t rows, size_t n, size_t k);
@@ -1859,24 +1859,22 @@ static sru_status sru__linear_backward_run(sru_context *c, const void *args)
     g.n = g.b_row = g.ldc = s.k;
     g.b_col = 1;
     g.a = s.dy;
-    if (s.dx && s.rows && s.k) {
-        if (s.beta != 0 && s.beta != 1)
-            return SRU__FAIL(c, SRU_EINVAL, "linear_backward: beta must be 0 or 1");
-        g.m = s.rows;
-        g.k = g.a_row = s.n;
-        g.a_col = 1;
-        g.b = s.w;
-        g.add = s.beta != 0;
-        g.c = s.dx;
-        status = sru__run(c, sru__gemm_run, &g);
-    }
-    if (!status && s.dw && s.n && s.k && s.rows) {
+    if (s.dw && s.n && s.k && s.rows) {     /* before x, which dx may be, is overwritten */
         g.m = g.a_col = s.n;
         g.k = s.rows;
         g.a_row = 1;
         g.b = s.x;
         g.add = 1;
         g.c = s.dw;
+        status = sru__run(c, sru__gemm_run, &g);
+    }
+    if (!status && s.dx && s.rows && s.k) {
+        g.m = s.rows;
+        g.k = g.a_row = s.n;
+        g.a_col = 1;
+        g.b = s.w;
+        g.add = s.beta != 0;
+        g.c = s.dx;
         status = sru__run(c, sru__gemm_run, &g);
     }
     if (!status && s.db && !c->measure)
@@ -1895,6 +1893,8 @@ static sru_status sru__cpu_linear_backward(const sru_context *ctx, float *dx, fl
         || sru__too_large(ctx, "linear_backward", n, k)) return SRU_EINVAL;
     if (rows && n && (!dy || (k && ((dw && !x) || (dx && !w)))))
         return SRU__FAIL(ctx, SRU_EINVAL, "linear_backward: dy, x and w must not be NULL");
+    if (dx && rows && k && beta != 0 && beta != 1)
+        return SRU__FAIL(ctx, SRU_EINVAL, "linear_backward: beta must be 0 or 1");
     return sru__run(ctx, sru__linear_backward_run, &s);
 }
 #endif
@@ -2203,6 +2203,14 @@ static size_t sru__steps(const sru_context *c, size_t T, size_t B, size_t rows)
     return sru__min(T, sru__max(1, most));
 }
 
+/* Of how many values of k a thread makes panels before it multiplies them: sru__scan_product(). */
+static size_t sru__panel_depth(const sru_scan *s)
+{
+    if (s->type == SRU_PLAIN) return s->A;
+    if (s->type == SRU_F32 || (s->T * s->B <= 1 && !s->u)) return 0;    /* read where they are */
+    return sru__min(s->A, SRU__DEPTH);
+}
+
 static sru_status sru__scan_forward_run(sru_context *c, const void *args)
 {
     sru__scan_run r;
@@ -2258,7 +2266,7 @@ static sru_status sru__scan_forward_run(sru_context *c, const void *args)
     }
     if (s->w) {
         r.u_size = s->u ? 0 : (size_t)s->K * sru__max(rows * most, step);
-        r.own_size = r.u_size + (size_t)s->K * SRU__PANEL * s->A;
+        r.own_size = r.u_size + (size_t)s->K * SRU__PANEL * sru__panel_depth(s);
         r.copy = in_place ? sru__take_floats(c, rows * s->A) : NULL;
         r.own = sru__take_floats(c, sru__times((size_t)threads, r.own_size));
         if ((in_place && !r.copy) || !r.own) return sru__no_memory(c);
@@ -4242,6 +4250,8 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
                              "direction, where N is I", name);
         if (io->dx && (io->dx == io->x || io->dx == io->dh))
             return SRU__FAIL(c, SRU_EINVAL, "%s: dx must be neither x nor dh", name);
+        if (m->vocab_size ? io->dx != NULL : io->dembedding != NULL)
+            return SRU__FAIL(c, SRU_EINVAL, "%s: dx is for an input x, dembedding for tokens", name);
         for (l = 0; l < sru__layers(f) && io->saved && io->memory; l++)
             if (io->saved[l] && io->saved[l] == io->memory[l])
                 return SRU__FAIL(c, SRU_EINVAL, "%s: saved and memory of layer %u are one array",

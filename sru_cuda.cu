@@ -1313,9 +1313,9 @@ sru_status products_backward(sru_context *c, const char *name, void *dx, float *
     if (dx) TRY(operand(c, name, &wt, w, CUDA_R_32F, n*k, t));
     if (dw) TRY(operand(c, name, &xt, x, stored, rows*k, t));
     if (c->measure) return SRU_OK;
-    if (dx) TRY(gemm(c, name, {dx, stored, k}, {dyt, t, n}, {wt, t, k}, rows, k, n, 1, beta));
-    if (dw)
+    if (dw)                                     /* before x, which dx may be, is overwritten */
         TRY(gemm(c, name, {dw, CUDA_R_32F, k}, {dyt, t, n, true}, {xt, t, k}, n, k, rows, 1, 1));
+    if (dx) TRY(gemm(c, name, {dx, stored, k}, {dyt, t, n}, {wt, t, k}, rows, k, n, 1, beta));
     return SRU_OK;
 }
 

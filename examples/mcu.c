@@ -22,7 +22,7 @@ static const sru_model rnn = {          /* all of the config in rnn.safetensors,
     .type = SRU_Q8, .weights = weights
 };
 
-static float x[I], h[N], state[L*N], work[1024];
+static float x[I], h[N], state[L*N], work[256];
 static const sru_context ctx = { .work = work, .work_size = sizeof work };
 static const sru_io io = { .T = 1, .B = 1, .x = x, .h = h, .state = state };
 

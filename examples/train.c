@@ -76,7 +76,7 @@ int main(int argc, char **argv)
             op->linear_backward(&ctx, dh, g->output, g->bias, y, h, p->output, 0, ROWS, V, D) ||
             sru_backward       (&ctx, &rnn, &io)) return fprintf(stderr, "%s\n", error), 1;
 
-        ctx.step++;     /* to add up gradients, `continue` here; adamw's t then counts updates */
+        ctx.step++;     /* to add up gradients, `continue` here, and count t of adamw apart */
         if (op->norm (&ctx, &norm, (float *)g, bytes / 4) ||         /* all parameters at once */
             op->adamw(&ctx, (float *)p, m, v, (float *)g, norm > 1 ? (float)(1 / norm) : 1,
                       3e-3f, .9f, .99f, 1e-8f, .01f, ctx.step, bytes / 4))

@@ -179,8 +179,11 @@ static results linear(side &s, size_t rows, size_t n, size_t k, bool bias, float
     s.call([=](const sru_context *c) {
         return c->op->linear_backward(c, dx, dw, db, dy, x, w, beta, rows, n, k);
     });
+    s.call([=](const sru_context *c) {          /* dx may be x; dw and db are added to */
+        return c->op->linear_backward(c, x, dw, db, dy, x, w, 0, rows, n, k);
+    });
     return results{ {"y", s.get(y, rows*n)}, {"dx", s.get(dx, rows*k)}, {"dw", s.get(dw, n*k)},
-                    {"db", s.get(db, b ? n : 0)} };
+                    {"db", s.get(db, b ? n : 0)}, {"dx in place of x", s.get(x, rows*k)} };
 }
 
 static void test_linear(void)

@@ -691,12 +691,13 @@ static void test_tokens(void)
             n.m.embedding = table;
             k.io.tokens = tokens;
             k.io.x = NULL;
+            CHECK(sru_forward(&c, &n.m, &k.io) == SRU_EINVAL, "%s: dx of tokens", what);
+            free(k.io.dx);
+            k.io.dx = NULL;
             first = copy(dtable, V*n.I);
             for (c.threads = 1; c.threads <= 3; c.threads += 2) {
                 float *d = copy(first, V*n.I);
                 looked_up = same_call(&k);
-                free(looked_up.io.dx);
-                looked_up.io.dx = NULL;
                 looked_up.io.dembedding = d;
                 train(&n, &looked_up, c.threads, what);
                 CHECK(alike(looked_up.io.h, rows.io.h, k.hs)
@@ -1116,7 +1117,11 @@ static void test_saved(void)
                 saved[way][l] = test_floats(T*B*naive_layer_input(&config, l));
             other.io.saved = saved[way];
             if (way == 1) other.io.tape = test_alloc(size.tape);
-            if (way == 2) n.m.vocab_size = T*B, n.m.embedding = k.x, other.io.tokens = tokens;
+            if (way == 2) {
+                n.m.vocab_size = T*B, n.m.embedding = k.x, other.io.tokens = tokens;
+                free(other.io.dx);
+                other.io.dx = NULL;
+            }
             CHECK(sru_forward(&c, &n.m, &other.io) == SRU_OK, "%s: %s", what, message);
             end_call(&other, 0);
         }
@@ -1512,8 +1517,9 @@ static void test_fewer_sequences(void)
             int32_t *tokens = (int32_t *)test_alloc(k.rows*4);
             memset(tokens, 0, k.rows*4);
             k.io.tokens = tokens;
+            free(k.io.dx);
             free(k.io.state);
-            k.io.state = NULL;
+            k.io.dx = k.io.state = NULL;
             c.work = test_alloc(size.work);
             c.work_size = size.work;
             CHECK(sru_forward(&c, &n.m, &k.io) == SRU_OK, "network %d, %lu of %lu steps of %lu of "
@@ -1560,6 +1566,27 @@ static void test_sizes_of_pieces(void)
         CHECK(many.work >= few.work, "%d threads, %lu steps: %lu bytes for %lu sequences, %lu for "
               "4", c.threads, (unsigned long)T, (unsigned long)many.work, (unsigned long)B,
               (unsigned long)few.work);
+    }
+}
+
+/* In a single step, packed weights are read where they are: only plain ones are copied first. */
+static void test_sizes_of_steps(void)
+{
+    static const sru_type types[] = {SRU_F32, SRU_BF16, SRU_Q8};
+    const size_t panels = 3*16*128*4;
+    int i;
+    for (i = 0; i < (int)COUNT(types); i++) {
+        sru_context c = context(1);
+        sru_sizes plain, packed;
+        sru_model m;
+        memset(&m, 0, sizeof m);
+        m.config.input_size = m.config.hidden_size = 128;
+        m.config.num_layers = 2;
+        CHECK(!sru_size(&plain, &c, &m, 1, 1) && plain.work > panels, "%s", message);
+        m.type = types[i];
+        CHECK(!sru_size(&packed, &c, &m, 1, 1) && packed.work < plain.work - panels + 64,
+              "type %d: %lu bytes of scratch memory for a step", (int)m.type,
+              (unsigned long)packed.work);
     }
 }
 
@@ -1783,6 +1810,9 @@ static void test_errors(void)
     expect(sru_backward(&c, &n.m, &io), SRU_EINVAL, "backward: dx is x");
     io.dx = k.io.h;
     expect(sru_backward(&c, &n.m, &io), SRU_EINVAL, "backward: dx is dh");
+    io.dx = NULL;
+    io.dembedding = k.io.h;
+    expect(sru_backward(&c, &n.m, &io), SRU_EINVAL, "backward: dembedding of x");
     if (in_form(&q8, &n, SRU_Q8)) {
         expect(sru_forward(&c, &q8.m, &k.io), SRU_EINVAL, "forward with a tape on Q8");
         expect(sru_backward(&c, &q8.m, &k.io), SRU_EINVAL, "backward on Q8");
@@ -2156,6 +2186,7 @@ static void test_networks(void)
     test_fewer_steps();
     test_fewer_sequences();
     test_sizes_of_pieces();
+    test_sizes_of_steps();
     test_edges();
     test_padding();
     test_shared();

@@ -580,6 +580,12 @@ static void test_linear_shape(size_t rows, size_t n, size_t k)
         op->linear_backward(&c, NULL, NULL, db1, dy, NULL, NULL, beta, rows, n, k);
         CHECK(alike(dx1, dx, rows*k) && alike(dw1, dw, n*k) && alike(db1, db, n),
               "%s: other gradient bits one at a time", what);
+        if (!i) {
+            dx1 = copy(x, rows*k), dw1 = copy(dw0, n*k);
+            op->linear_backward(&c, dx1, dw1, NULL, dy, dx1, w, 0, rows, n, k);
+            CHECK(alike(dx1, dx, rows*k) && alike(dw1, dw, n*k),
+                  "%s: other gradient bits where dx is x", what);
+        }
         for (j = 0; j < 3 && rows; j++) {
             size_t r = j == 0 ? 0 : j == 1 ? rows/2 : rows - 1;
             dx1 = copy(dx0 + r*k, k);
