@@ -1541,7 +1541,8 @@ static void sru__interleave(float *out, size_t width, const float *a, size_t n, 
     else sru__transpose(out, a, n, row, k);
 }
 
-/* C (m,n) = A (m,k) B (k,n) + bias or, if add, C += A B without a bias. Element (i,p) of A is
+/* C (m,n) = A (m,k) B (k,n) + bias or, if add, C += A B without a bias, 2: by sums of SRU__DEPTH
+   values of k (or pairs), which lose fewer digits than a single one. Element (i,p) of A is
    a[i*a_row + p*a_col]; that of B likewise, unless B is packed. */
 typedef struct sru__gemm {
     size_t m, n, k;
@@ -1586,12 +1587,12 @@ static int sru__packs(const sru__gemm *g, const sru__kernels *kern)
         && (kern->panels < 3 || g->n > 256 || g->a_col >= 2048 || g->a_col % 256 == 0);
 }
 
-/* Prepares columns j0 ... j0+wide-1 of some rows of C for their sums. Returns whether these are to
-   be added to what is there: the bias, or the sums over k so far. */
+/* Prepares columns j0 ... j0+wide-1 of some rows of C for their sums. Returns whether, and how,
+   these are to be added to what is there: the bias, or the sums over k so far. */
 static int sru__gemm_begin(const sru__gemm *g, float *c, size_t rows, size_t j0, size_t wide)
 {
     size_t i;
-    if (!g->bias || g->type == SRU_Q8 || g->p0 > 0) return g->add || g->p0 > 0;
+    if (!g->bias || g->type == SRU_Q8 || g->p0 > 0) return g->add ? g->add : g->p0 > 0;
     for (i = 0; i < rows; i++) memcpy(c + i * g->ldc, g->bias + j0, wide * sizeof *c);
     return 1;
 }
@@ -1761,10 +1762,10 @@ static sru_status sru__gemm_run(sru_context *c, const void *args)
     if (plain && !pairs && g.k && sru__max(g.m, sru__max(g.n, g.k)) <= 0x7fffffff) {
         const int at = g.a_col != 1 || g.a_row < g.k;   /* both are 1 if k is */
         const int bt = g.b_col != 1 || g.b_row < g.n;
-        const int add = sru__gemm_begin(&g, g.c, g.m, 0, g.n);
+        const float add = sru__gemm_begin(&g, g.c, g.m, 0, g.n) ? 1 : 0;
         cblas_sgemm(CblasRowMajor, at ? CblasTrans : CblasNoTrans, bt ? CblasTrans : CblasNoTrans,
                     (int)g.m, (int)g.n, (int)g.k, 1, g.a, (int)(at ? g.a_col : g.a_row),
-                    (const float *)g.b, (int)(bt ? g.b_col : g.b_row), (float)add, g.c, (int)g.ldc);
+                    (const float *)g.b, (int)(bt ? g.b_col : g.b_row), add, g.c, (int)g.ldc);
         return SRU_OK;
     }
 #endif
@@ -1864,7 +1865,7 @@ static sru_status sru__linear_backward_run(sru_context *c, const void *args)
         g.k = s.rows;
         g.a_row = 1;
         g.b = s.x;
-        g.add = 1;
+        g.add = 2;                          /* one chain over many rows would lose digits */
         g.c = s.dw;
         status = sru__run(c, sru__gemm_run, &g);
     }
@@ -6212,8 +6213,8 @@ SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__
    are whole panels or the first vectors of one. Element (i,p) of A is a[i*row + p*col]. b[j] is
    panel j, k lines of 16. Row i of panel j of C is at c + i*ldc + j*plane. (If `pairs`, each float
    of A and B is a word of two values, and k counts words.) Each element of C is one chain of sums
-   in ascending k, which with `add` begins with C itself: so the bits do not depend on how the work
-   is divided. If only mr of the rows exist, some are computed and stored twice.
+   in ascending k, which with `add` 1 begins with C itself: so the bits do not depend on how the work
+   is divided. With `add` 2 it is added to C at its end. If only mr of the rows exist, some are computed and stored twice.
    Meanwhile the tile fetches into the cache what is needed next, a few lines at a time, because the
    processor drops some if there are many at once: `quarters` quarters of a panel from address
    `ahead`, unless it is 0; and, if vectors are wide, the tile of C below, whose 24 lines at once
@@ -6244,7 +6245,7 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     }
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
-            acc[i][j] = !add ? sru__zero()
+            acc[i][j] = add != 1 ? sru__zero()
                       : sru__load(c + (first[i / 4] + (unsigned)i % 4) * ldc
                                     + (size_t)(j / SRU__VP) * plane
                                     + (size_t)(j % SRU__VP) * SRU__W);
@@ -6282,6 +6283,14 @@ SRU__INLINE void SRU__FN(tile)(const int pairs, const int rows, const int vector
     SRU__ANEW(c);               /* or the addresses used above are kept in memory until here */
     SRU__ANEW(ldc);
     SRU__ANEW(plane);
+    if (add == 2) {             /* all before the first is stored, for some rows are stored twice */
+        SRU__EACH(i, rows, SRU__MR) {
+            SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
+                acc[i][j] = acc[i][j] + sru__load(c + (first[i / 4] + (unsigned)i % 4) * ldc
+                                                    + (size_t)(j / SRU__VP) * plane
+                                                    + (size_t)(j % SRU__VP) * SRU__W);
+        }
+    }
     SRU__EACH(i, rows, SRU__MR) {
         SRU__EACH(j, vectors, SRU__NP_ONE * SRU__VP)
             sru__store(c + (first[i / 4] + (unsigned)i % 4) * ldc + (size_t)(j / SRU__VP) * plane

@@ -663,11 +663,14 @@ static void test_rounding(void)
     release();
 }
 
-/* A bias' gradient over many rows of one sign, where a single float sum would be off by 6e-4. */
-static void test_linear_bias(void)
+/* Gradients over many rows of one sign, where a single float sum would be off by 6e-4 and 8e-4. The
+   factors of dw are exact in bfloat16. */
+static void test_linear_long(void)
 {
-    enum { ROWS = 65536, N = 3 };
-    float *dy = zeros(ROWS*N), db[N] = { 0, 0, 0 };
+    enum { ROWS = 65536, N = 3, K = 20 };
+    const float factors[] = { 131/128.0f, 203/2048.0f };
+    const double product = (double)factors[0]*(double)factors[1]*(double)ROWS;
+    float *dy = zeros(ROWS*N), *x = zeros(ROWS*K), dw[N*K] = { 0 }, db[N] = { 0, 0, 0 };
     const double sum = 0.1*(double)ROWS;
     sru_context c = context(1);
     size_t i;
@@ -676,6 +679,13 @@ static void test_linear_bias(void)
           message);
     for (i = 0; i < N; i++)
         CHECK(fabs((double)db[i]/sum - 1) < 5e-5, "the bias has %g, not %g", (double)db[i], sum);
+    for (i = 0; i < ROWS*N; i++) dy[i] = factors[0];
+    for (i = 0; i < ROWS*K; i++) x[i] = factors[1];
+    CHECK(op->linear_backward(&c, NULL, dw, NULL, dy, x, NULL, 0, ROWS, N, K) == SRU_OK, "%s",
+          message);
+    for (i = 0; i < N*K; i++)
+        CHECK(fabs((double)dw[i]/product - 1) < 5e-5, "weight %lu has %g, not %g",
+              (unsigned long)i, (double)dw[i], product);
     release();
 }
 
@@ -690,7 +700,7 @@ static void test_linear(void)
     }
     misaligned = 0;
     test_linear_rows();
-    test_linear_bias();
+    test_linear_long();
 }
 
 /* ---- scan ----------------------------------------------------------------------------------- */
