@@ -180,6 +180,59 @@ END
         -semihosting-config enable=on,target=native -kernel $dir/mcu.elf
     check "mcu.c on a Cortex-M4 is close to mcu.c" close $dir/mcu.txt $dir/before.txt 2e-6
 fi
+
+# what pack.c prints computes what the file does, whatever its config says; golden cases have more
+# in their files than the network
+cat > $dir/alone.c <<'END'
+#include "../../../../sru.h"
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv)
+{
+    char error[SRU_ERROR_SIZE] = "";
+    size_t size;
+    sru_sizes n;
+    sru_model m = { .type = SRU_PLAIN };
+    void *file = argc == 3 ? sru_read_file(argv[1], &size, error) : NULL;
+    if (!file || sru_load_bytes(&m, NULL, file, size, "w.", error) || sru_size(&n, NULL, &m, 1, 1)
+        || sru_load_bytes(&m, malloc(n.weights), file, size, "w.", error)
+        || sru_save(argv[2], &m, "", NULL, 0, error)) return puts(error), 1;
+    return 0;
+}
+END
+cat > $dir/packed.c <<'END'
+#include "../../../../sru.h"
+#include "model.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(int argc, char **argv)
+{
+    enum { T = 3, B = 2, ROWS = T*B };
+    char error[SRU_ERROR_SIZE] = "";
+    sru_model *file = argc > 1 ? sru_load(argv[1], SRU_Q8, error) : NULL;
+    const sru_model *both[] = { file, &rnn };
+    float *x = calloc(ROWS*RNN_INPUTS, 4), *h[2], *state[2];
+    if (!file || !x) return puts(error), 1;
+    for (int i = 0; i < ROWS*RNN_INPUTS; i++) x[i] = (float)(i*7 % 11)/5 - 1;
+    for (int k = 0; k < 2; k++) {
+        const sru_context ctx = { .error = error };
+        h[k] = calloc(ROWS*RNN_OUTPUTS, 4), state[k] = calloc(B*RNN_STATE, 4);
+        if (!h[k] || !state[k]) return puts("no memory"), 1;
+        const sru_io io = { .T = T, .B = B, .x = x, .h = h[k], .state = state[k] };
+        if (sru_forward(&ctx, both[k], &io)) return puts(error), 1;
+    }
+    return memcmp(h[0], h[1], ROWS*RNN_OUTPUTS*4) || memcmp(state[0], state[1], B*RNN_STATE*4);
+}
+END
+check "sru.h for packed.c" $CC -std=c99 -DSRU_NO_DISPATCH -c tests/sru.c -o $dir/packed.o
+check "alone.c" $CC -std=c99 $dir/alone.c $dir/packed.o -o $dir/alone
+for model in tests/golden/*.safetensors; do
+    check "$model alone" $dir/alone $model $dir/model.safetensors
+    build/pack $dir/model.safetensors q8 > $dir/model.h
+    check "$model as C" $CC -std=c99 $dir/packed.c $dir/packed.o -o $dir/packed
+    check "$model as C computes the same" $dir/packed $dir/model.safetensors
+done
 check "pack, f32" build/pack examples/rnn.safetensors f32
 check "pack, bf16" build/pack examples/rnn.safetensors bf16
 refused build/pack $dir/no-such-file q8
