@@ -49,7 +49,7 @@
                any division of a sequence into calls, unless the network is bidirectional, or
                attends without a window, to memory, with attn_mask, or in training. (What random
                dropout leaves out depends on places in batch and call.) GPUs give the same bits for
-               the same calls.
+               the same calls; clang for 32-bit x86 needs -msse2 -mfpmath=sse for the same.
    Denormals   (numbers below 1.2e-38) count as 0 on most processors.
    Errors      are returned. Nothing prints, exits or aborts (but OpenMP's library does, if it
                cannot start a thread). After SRU_ENOMEM or SRU_EDEVICE, do not use what the call was

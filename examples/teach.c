@@ -1,9 +1,11 @@
-/* One SRU layer by hand: the product and the recurrence, forward and backward. Then derivatives of
-   each kind are compared with how the loss changes when one number changes a little.
+/* One SRU layer by its operators: the product and the recurrence, forward and backward. The
+   recurrence of one unit is written out beside it, and derivatives of each kind are compared with
+   how the loss changes when one number changes a little.
 
-       cc teach.c -o teach && ./teach */
+       cc teach.c -o teach -lm && ./teach */
 #define SRU_IMPLEMENTATION
 #include "../sru.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,25 @@ static double loss(void)                    /* the sum of h^2/2 over all outputs
     sru_cpu()->scan_forward(NULL, &layer);                                      /* c, h of u, x */
     for (int i = 0; i < T*B*N; i++) sum += 0.5 * h[i] * h[i];
     return sum;
+}
+
+static double sigmoid(double z) { return 1 / (1 + exp(-z)); }
+
+static int write_out(int b, int n)          /* unit n of sequence b, step by step */
+{
+    double c0 = 0, off = 0;                 /* the state before the first step is 0 */
+    for (int t = 0; t < T; t++) {
+        const int at = (t*B + b)*N + n;
+        const float *u0 = u + (t*B + b)*K*N + n, *u1 = u0 + N, *u2 = u1 + N;
+        const double f = sigmoid(*u1 + v[n]*c0 + bias[n]);              /* how much is kept */
+        const double r = sigmoid(*u2 + v[N + n]*c0 + bias[N + n]);      /* how much is shown */
+        c0 = f*c0 + (1 - f)* *u0;
+        const double y = r*c0 + (1 - r)*x[at];
+        printf("t = %d    f %.4f  r %.4f  c %7.4f  h %7.4f    by the operator %7.4f\n", t, f, r, c0,
+               y, h[at]);
+        off = fmax(off, fabs(y - h[at]));
+    }
+    return off < 1e-5;
 }
 
 static void randomise(float *p, int n)      /* between -1 and 1 */
@@ -50,12 +71,14 @@ int main(int argc, char **argv)
     if (argc > 1) return fputs("teach takes no argument: see --help\n", stderr), 2;
     randomise(x, T*B*N), randomise(w, K*N*N), randomise(v, 2*N), randomise(bias, 2*N);
 
-    printf("loss     %9.5f\n", loss());
+    const double before = loss();
+    int agree = write_out(1, 2);
+    printf("loss     %9.5f\n", before);
     for (int i = 0; i < T*B*N; i++) dh[i] = h[i];                   /* d loss / d h = h */
     sru_cpu()->scan_backward(NULL, &layer);                         /* du, dv, dbias; dx of skip */
     sru_cpu()->linear_backward(NULL, dx, dw, NULL, du, x, w, 1, T*B, K*N, N);   /* dx += du w */
 
-    int agree = check("dx[4]", &x[4], dx[4]);
+    agree &= check("dx[4]",    &x[4],    dx[4]);
     agree &= check("dw[4]",    &w[4],    dw[4]);
     agree &= check("dv[1]",    &v[1],    dv[1]);
     agree &= check("dv[5]",    &v[5],    dv[5]);
