@@ -4252,7 +4252,8 @@ static sru_status sru__check_call(const sru_context *c, const sru_model *m, cons
         if (io->dx && (io->dx == io->x || io->dx == io->dh))
             return SRU__FAIL(c, SRU_EINVAL, "%s: dx must be neither x nor dh", name);
         if (m->vocab_size ? io->dx != NULL : io->dembedding != NULL)
-            return SRU__FAIL(c, SRU_EINVAL, "%s: dx is for an input x, dembedding for tokens", name);
+            return SRU__FAIL(c, SRU_EINVAL, "%s: dx is for an input x, dembedding for tokens",
+                             name);
         for (l = 0; l < sru__layers(f) && io->saved && io->memory; l++)
             if (io->saved[l] && io->saved[l] == io->memory[l])
                 return SRU__FAIL(c, SRU_EINVAL, "%s: saved and memory of layer %u are one array",
@@ -6213,8 +6214,9 @@ SRU__INLINE sru__vec SRU__FN(step)(const int pairs, sru__vec acc, float a, sru__
    are whole panels or the first vectors of one. Element (i,p) of A is a[i*row + p*col]. b[j] is
    panel j, k lines of 16. Row i of panel j of C is at c + i*ldc + j*plane. (If `pairs`, each float
    of A and B is a word of two values, and k counts words.) Each element of C is one chain of sums
-   in ascending k, which with `add` 1 begins with C itself: so the bits do not depend on how the work
-   is divided. With `add` 2 it is added to C at its end. If only mr of the rows exist, some are computed and stored twice.
+   in ascending k, which with `add` 1 begins with C itself: so the bits do not depend on how the
+   work is divided. With `add` 2 it is added to C at its end. If only mr of the rows exist, some are
+   computed and stored twice.
    Meanwhile the tile fetches into the cache what is needed next, a few lines at a time, because the
    processor drops some if there are many at once: `quarters` quarters of a panel from address
    `ahead`, unless it is 0; and, if vectors are wide, the tile of C below, whose 24 lines at once
