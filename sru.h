@@ -288,8 +288,9 @@ typedef struct sru_sizes {
     size_t weights;     /* bytes, in the form model->type; if SRU_PLAIN, also of gradients. Zeros
                            follow SRU++'s alpha */
     size_t state;       /* S, in floats */
-    size_t work;        /* bytes of scratch memory in inference. Other instruction sets, or more
-                           threads, may need more. From a few thousand rows (t,b) on they do not
+    size_t work;        /* bytes of scratch memory in inference, also without a state: less is enough
+                           if ctx->measure says so of the call itself. Other instruction sets, or
+                           more threads, may need more. From a few thousand rows (t,b) on they do not
                            grow with T, unless the network is bidirectional or attends without a
                            window */
     size_t train_work;  /* the same for forward with a tape, and backward; 0 unless SRU_PLAIN */

@@ -20,11 +20,13 @@ int main(int argc, char **argv)         /* on the board main(void), without the 
 {
     if (argc > 1 && !strcmp(argv[1], "--help")) return puts("mcu    runs its own network"), 0;
     if (argc > 1) return fputs("mcu takes no argument: see --help\n", stderr), 2;
-    sru_sizes n;
-    if (sru_size(&n, &ctx, &rnn, 1, 1) || n.work > sizeof work)
+    size_t need = 0;                        /* sru_size() allows for calls without a state, too */
+    sru_context measuring = ctx;
+    measuring.measure = &need;
+    if (sru_forward(&measuring, &rnn, &io) || need > sizeof work)
         return fputs("work is too small\n", stderr), 1;
     printf("%u bytes of weights; in RAM %u of state, %u of scratch memory\n",
-           (unsigned)n.weights, (unsigned)sizeof state, (unsigned)n.work);
+           (unsigned)sizeof rnn_weights, (unsigned)sizeof state, (unsigned)need);
 
     for (int t = 0; t < 12; t++) {
         x[0] = t == 0;                                  /* the sensor: an impulse at t = 0 */

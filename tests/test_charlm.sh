@@ -270,6 +270,7 @@ for command in "" train eval sample; do
     "$charlm" $command --help > help
     check "charlm $command --help"             [ $? = 0 ]
     check "charlm $command --help says what"   grep -q "charlm train FILE" help
+    check "and fits in 80 columns"             awk 'length > 80 { exit 1 }' help
 done
 
 name=${charlm##*/}

@@ -46,7 +46,9 @@ for source in examples/*.c bench/bench.c; do
         command -v ${compiler%% *} > /dev/null || continue
         check $source $compiler $warnings -fsyntax-only -Ibuild $source
     done
-    if grep -q argv $source; then check "--help" $program --help; fi
+    grep -q argv $source || continue
+    check "--help" $program --help
+    check "$program --help fits in 80 columns" awk 'length > 80 { exit 1 }' $dir/before.txt
 done
 check "make help in Turkish, where i is not one of a-z" \
     sh -c '[ "$(make help)" = "$(LC_ALL=tr_TR.UTF-8 make help)" ]'
