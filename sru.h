@@ -268,9 +268,9 @@ typedef struct sru_io {
 
     const float   *dh;              /* (T,B,N), zeros if only the state counts; may be h.  From
                                        here on: backward */
-    float         *dx;              /* (T,B,I) out; must be neither dh nor x. NULL: not wanted, or
-                                       the input is tokens */
-    float         *dembedding;      /* (V,I) added to; NULL: not wanted, or the input is x */
+    float         *dx;              /* (T,B,I) out; must be neither dh nor x. NULL: not wanted.
+                                       With tokens it must be NULL */
+    float         *dembedding;      /* (V,I) added to. NULL: not wanted. With x it must be NULL */
     float         *dstate;          /* (B,S) in: of c after, out: of c before; rings have none.
                                        NULL: 0 in, none out: truncated back-propagation */
     float *const  *dmemory;         /* as memory, out: an array for each layer, even if layers share
@@ -288,11 +288,11 @@ typedef struct sru_sizes {
     size_t weights;     /* bytes, in the form model->type; if SRU_PLAIN, also of gradients. Zeros
                            follow SRU++'s alpha */
     size_t state;       /* S, in floats */
-    size_t work;        /* bytes of scratch memory in inference, also without a state: less is enough
-                           if ctx->measure says so of the call itself. Other instruction sets, or
-                           more threads, may need more. From a few thousand rows (t,b) on they do not
-                           grow with T, unless the network is bidirectional or attends without a
-                           window */
+    size_t work;        /* bytes of scratch memory in inference, also without a state: less is
+                           enough if ctx->measure says so of the call itself. Other instruction
+                           sets, or more threads, may need more. From a few thousand rows (t,b) on
+                           they do not grow with T, unless the network is bidirectional or attends
+                           without a window */
     size_t train_work;  /* the same for forward with a tape, and backward; 0 unless SRU_PLAIN */
     size_t tape;        /* bytes, enough for fewer steps and sequences, too; 0 unless SRU_PLAIN */
 } sru_sizes;
