@@ -62,15 +62,16 @@ help:                 ## print this
 clean:                ## remove build/, and what Python leaves in bench/
 	rm -rf build bench/__pycache__
 
-build/%: tests/%.c build/sru.o $(wildcard tests/*.h)
-	$(COMPILE) $< build/sru.o -o $@ -lm -lpthread
-
+# One library serves all programs; those that define SRU_IMPLEMENTATION can be compiled alone, too.
 vpath %.c tests examples bench
-build/%: %.c sru.h | build
-	$(COMPILE) $< -o $@ -lm -lpthread
+build/%: %.c build/sru.o
+	$(COMPILE) -DSRU__IMPLEMENTED $< build/sru.o -o $@ -lm -lpthread
+$(TESTS): $(wildcard tests/*.h)
 
-build/mcu: examples/mcu.c sru.h build/weights.h
-	$(COMPILE) -Ibuild $< -o $@
+# these have no heap, so their library is another
+build/audio build/mcu: build/%: %.c sru.h | build
+	$(COMPILE) -Ibuild $< -o $@ -lm
+build/mcu: build/weights.h
 build/weights.h: build/pack examples/rnn.safetensors
 	build/pack examples/rnn.safetensors q8 > $@
 
@@ -86,12 +87,11 @@ build/sru_cuda.o: sru_cuda.cu sru.h | build
 	mv build/gpu.o $@
 
 build/%_cuda.o: %.c sru.h | build
-	$(COMPILE) -DSRU_CUDA -c $< -o $@
-build/test_cuda: tests/test_cuda.cpp build/sru.o
-build/roofline_cuda: bench/roofline.cpp build/sru.o
-build/test_golden_cuda: build/test_golden_cuda.o build/sru.o
-build/charlm_cuda build/bench_cuda: build/%: build/%.o
-$(CUDA:%=build/%): build/sru_cuda.o
+	$(COMPILE) -DSRU_CUDA -DSRU__IMPLEMENTED -c $< -o $@
+build/test_cuda: tests/test_cuda.cpp
+build/roofline_cuda: bench/roofline.cpp
+build/test_golden_cuda build/charlm_cuda build/bench_cuda: build/%: build/%.o
+$(CUDA:%=build/%): build/sru.o build/sru_cuda.o
 	$(NVCC) $^ $(OPENMP:%=-Xcompiler %) -lcublas -o $@
 
 build: ; mkdir -p build

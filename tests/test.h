@@ -60,6 +60,12 @@ static inline int test_check(int ok, const char *file, int line, const char *con
     return ok;
 }
 
+/* Emulators, fifty times as slow, run fewer cases: the environment then has TEST_BRIEF. */
+static inline int test_brief(void) { return getenv("TEST_BRIEF") != NULL; }
+
+/* How many random cases there are. */
+static inline int test_cases(int n) { return test_brief() ? n/4 + 1 : n; }
+
 /* Answers --help with `about`. Refuses options that `about` does not name and, unless it names
    [DIR...], any other arguments. The program reads the rest itself. */
 static inline void test_begin(int argc, char **argv, const char *about)

@@ -46,6 +46,7 @@ for source in examples/*.c bench/bench.c; do
         command -v ${compiler%% *} > /dev/null || continue
         check $source $compiler $warnings -fsyntax-only -Ibuild $source
     done
+    check "$source is whole without build/sru.o" grep -q '^#define SRU_IMPLEMENTATION' $source
     grep -q argv $source || continue
     check "--help" $program --help
     check "$program --help fits in 80 columns" awk 'length > 80 { exit 1 }' $dir/before.txt
@@ -116,6 +117,9 @@ fi
 
 check "hello" build/hello
 cp $dir/log.txt $dir/hello.txt
+check "hello.c alone" $CC -std=c99 -DSRU_NO_DISPATCH examples/hello.c -o $dir/hello
+check "hello, alone" $dir/hello
+check "it prints the same" close $dir/hello.txt $dir/before.txt 1.1e-5
 refused build/hello $dir/no-such-file
 refused build/hello Makefile
 for program in hello pytorch server; do
@@ -151,7 +155,7 @@ int main(int argc, char **argv)
            sru_save(argv[2], &plus, "", NULL, 0, NULL);
 }
 END
-check "backwards.c" $CC -std=c99 $dir/backwards.c -o $dir/backwards
+check "backwards.c" $CC -std=c99 -DSRU_NO_DISPATCH $dir/backwards.c -o $dir/backwards
 check "backwards" $dir/backwards $dir/backwards.safetensors $dir/plus.safetensors
 refused build/pytorch $dir/backwards.safetensors
 refused build/server $dir/backwards.safetensors

@@ -236,8 +236,8 @@ else
 fi
 
 cp sru.h $dir/renamed/my-sru.h
-smoke "SRU_FILENAME"            $c -DHEADER='"renamed/my-sru.h"' -DSRU_FILENAME='"my-sru.h"'
-smoke "<sru.h>"                 $c -DHEADER='<sru.h>' -I. -DSRU_FILENAME='<sru.h>'
+smoke "SRU_FILENAME"            $one -DHEADER='"renamed/my-sru.h"' -DSRU_FILENAME='"my-sru.h"'
+smoke "<sru.h>"                 $one -DHEADER='<sru.h>' -I. -DSRU_FILENAME='<sru.h>'
 
 # ---- standards, and ways of including it ---------------------------------------------------------
 
@@ -305,11 +305,11 @@ done
 
 echo '#include "../../../../sru.h"
 int main(void) { return !sru_cpu()->name; }' > $dir/user.c
-for compiler in "$CC -std=c99" "$cpp"; do
+for compiler in "$one" "$cpp -DSRU_NO_DISPATCH"; do
     command -v ${compiler%% *} > /dev/null || continue
     check "one implementation, another file" $compiler $dir/user.c tests/sru.c -o $dir/two
     check "two files that have it static" $compiler -DSRU_STATIC -DSRU_IMPLEMENTATION \
-        -DSRU_NO_DISPATCH $dir/user.c tests/sru.c -o $dir/two
+        $dir/user.c tests/sru.c -o $dir/two
 done
 check "C from C++: compiles C"   $CC  -std=c99 -DSRU_NO_DISPATCH -c tests/sru.c -o $dir/c.o
 if command -v ${CXX%% *} > /dev/null; then
@@ -343,7 +343,6 @@ symbols "-Os"                   $CC -std=c99 $strict -Os
 symbols "-O3"                   $one $strict -O3 -ffast-math -fopenmp
 # clang says which loops it could not unroll; a product would then take five times as long
 if command -v clang > /dev/null; then
-    symbols "clang -O2"         clang -std=c99 $strict -O2 -Werror=pass-failed
     symbols "clang -Os"         clang -std=c99 $strict -Os -Werror=pass-failed
 fi
 if have clang-16; then          # which products of bfloat16 can send into an endless loop
@@ -355,7 +354,7 @@ if $CC -Werror -Wuse-after-free=3 -x c -fsyntax-only - < /dev/null 2> $dir/log.t
 fi
 # without files and heap: only what even a freestanding compiler needs, and strings
 library='bcmp|mem(chr|cmp|cpy|move|set)|str(chr|cmp|cpy|len|ncmp|str)|_GLOBAL_OFFSET_TABLE_'
-symbols "at the least"          $c $strict -Wno-unused-value -O1 \
+symbols "at the least"          $one $strict -Wno-unused-value -O1 \
                                 -fno-stack-protector -U_FORTIFY_SOURCE -include $dir/nothing.h \
                                 -DSRU_NO_STDIO -DSRU_ASSERT=
 

@@ -1061,7 +1061,7 @@ static void test_bitwise(void)
     }
     /* more rows than are computed at a time, wider than a block of units, deeper than a panel */
     variant(0, &config);
-    test_bits_of(&config, "long", 4200, 1);
+    test_bits_of(&config, "long", test_brief() ? 420 : 4200, 1);
     variant(18, &config);
     test_bits_of(&config, "long, input projected first", 301, 5);
     variant(20, &config);
@@ -1075,12 +1075,12 @@ static void test_bitwise(void)
     variant(0, &config);
     config.input_size = config.hidden_size = 200;       /* several blocks of units */
     config.num_layers = 1;
-    test_bits_of(&config, "wide, one layer", 70, 3);
+    test_bits_of(&config, "wide, one layer", test_brief() ? 7 : 70, 3);
     variant(4, &config);
     config.input_size = 9;
     config.hidden_size = 9;
-    test_bits_of(&config, "a large batch", 2, 1100);
-    for (i = 0; i < 24; i++) {
+    test_bits_of(&config, "a large batch", 2, test_brief() ? 110 : 1100);
+    for (i = 0; i < test_cases(24); i++) {
         char what[120];
         const int a = 5 + (int)(test_bits() % 86), b = 1 + (int)(test_bits() % 90);
         const size_t T = 1 + (size_t)(test_bits() % 70), B = 1 + (size_t)(test_bits() % 6);
@@ -1492,7 +1492,7 @@ static void test_fewer_steps(void)
 static void test_fewer_sequences(void)
 {
     int i, j;
-    for (i = 0; i < 30; i++) {
+    for (i = 0; i < test_cases(30); i++) {
         const sru_type type = i%2 ? SRU_PLAIN : SRU_F32;
         const size_t B = drawn(1, 160), T = drawn(1, 30000/B), V = i%4 == 1 ? drawn(1, 300) : 0;
         sru_context c = context((int)drawn(1, 4));

@@ -12,6 +12,10 @@ awk -v dir=$dir '
     /^```/    { file = "" }
     file      { print > file }' README.md
 
+# linked only with what does not define SRU_IMPLEMENTATION
+check "the library" $CC -std=c99 -DSRU_NO_DISPATCH -c tests/sru.c -o $dir/sru.o
+check "the library" ar rc $dir/sru.a $dir/sru.o
+
 ln -s "$PWD/examples" $dir/examples     # programs run in $dir, where they may write
 for block in $dir/*.block; do
     line=$(basename $block .block)
@@ -22,10 +26,7 @@ for block in $dir/*.block; do
         {
             grep '^#' $block
             cat <<'END'
-#ifndef SRU_H
-#define SRU_IMPLEMENTATION
 #include "sru.h"
-#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,8 @@ END
             printf '    }\n    free(rnn);\n    return 0;\n}\n'
         } > $program.c
     fi
-    check "README.md:$line: compiles" $CC -std=c99 -Wall -Wextra -Werror -I. $program.c -o $program
+    check "README.md:$line: compiles" $CC -std=c99 -DSRU_NO_DISPATCH -Wall -Wextra -Werror -I. \
+        $program.c $dir/sru.a -o $program
     check "README.md:$line: runs" sh -c 'cd "$0" && "./$1"' $dir line-$line
 done
 check "README.md has a whole program" grep -q 'int main(' $dir/line-*.c

@@ -1246,7 +1246,7 @@ static void test_streaming(void)
             f.window = windows[i];
             if (k > 1 && i % 2) continue;
             weights = make_model(&m, &f, types[k], T, B, &n);
-            for (masked = 0; masked < 2; masked++) {
+            for (masked = test_brief(); masked < 2; masked++) {
                 const uint8_t *p = masked ? pad : NULL;
                 reset = masked ? 77 : T;
                 stream(&m, x, whole, T, B, n.state, T, reset, p, 1);
