@@ -517,11 +517,12 @@ struct sru_backend {
     size_t     (*pack)(const sru_context *, void *packed, sru_type type, const float *w,
                        size_t n, size_t k);
 
-    /* y = x w' + b          y (rows,n)  x (rows,k)  w (n,k)  b (n) or NULL */
+    /* y = x w' + b          y (rows,n), not x  x (rows,k)  w (n,k)  b (n) or NULL */
     sru_status (*linear_forward) (const sru_context *, float *y, const float *x, const void *w,
                                   sru_type type, const float *b, size_t rows, size_t n, size_t k);
     /* dx = beta dx + dy w   dw += dy' x   db += sum of dy's rows
-       dx, dw, db NULL: not wanted; w is read for dx alone, x for dw alone. dx may be x */
+       dx, dw, db NULL: not wanted; w is read for dx alone, x for dw alone. dx may be x, but
+       not dy */
     sru_status (*linear_backward)(const sru_context *, float *dx, float *dw, float *db,
                                   const float *dy, const float *x, const float *w, float beta,
                                   size_t rows, size_t n, size_t k);

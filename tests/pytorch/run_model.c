@@ -6,7 +6,8 @@
             call takes in inference, if not all
    OUTPUT   without dropout, h_inference, c_inference from SRU_PLAIN and h_packed, c_packed from
             SRU_F32;   saved.0 ... from the latter, if one call takes all steps;   from training, h,
-            c, dx, dc0, dmemory.0 ..., grad.NAME;   the network, with the prefix "rnn." */
+            c, dx, dc0, dmemory.0 ..., grad.NAME, where NAME begins with lst. for rnn_lst.;   the
+            network, with the prefix "rnn." */
 #define SRU_IMPLEMENTATION
 #include "../../sru.h"
 #include <stdio.h>
@@ -181,8 +182,8 @@ int main(int argc, char **argv)
         grads = *rnn;
         grads.weights = io.grads;
         for (k = 0; sru_get_tensor(&t, &grads, k) && owned < 256; k++) {
-            own[owned] = t;
-            sprintf(own[owned++].name, "grad.%.100s", t.name);
+            own[owned] = t;             /* "rnn_lst." would mean another network */
+            sprintf(own[owned++].name, "grad.%.100s", t.name + 4*!strncmp(t.name, "rnn_", 4));
         }
     }
     require(sru_save(argv[3], rnn, "rnn.", own, owned, error));
