@@ -246,6 +246,53 @@ refused build/pack
 refused build/pack examples/rnn.safetensors q4
 unwritten build/pack examples/rnn.safetensors q8
 
+# run_model, with which make test-pytorch compares the library, needs no Python itself
+cat > $dir/input.c <<'END'
+#include "../../../../sru.h"
+static float x[3*2*8], c0[2*32], dh[3*2*16], dc[2*32], w[4096];
+int main(int argc, char **argv)
+{
+    const sru_model any = { .config = { .input_size = 1, .hidden_size = 1 }, .weights = w };
+    const sru_tensor own[] = { { "x", { 3, 2, 8 }, x, 0, 0 }, { "c0", { 2, 32 }, c0, 0, 0 },
+                               { "dh", { 3, 2, 16 }, dh, 0, 0 }, { "dc", { 2, 32 }, dc, 0, 0 } };
+    for (int i = 0; i < 3*2*8; i++) x[i] = (float)(i*7 % 11)/5 - 1;
+    for (int i = 0; i < 3*2*16; i++) dh[i] = 1;
+    return argc != 2 || sru_save(argv[1], &any, "any.", own, 4, NULL);
+}
+END
+cat > $dir/output.c <<'END'
+#include "../../../../sru.h"
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv)
+{
+    static const char *const names[] = { "h_packed", "dx", "grad.lst.0.weight" };
+    char error[SRU_ERROR_SIZE] = "";
+    size_t size;
+    void *file = argc == 2 ? sru_read_file(argv[1], &size, error) : NULL;
+    for (int k = 0; k < 3; k++) {
+        static float data[4096];
+        double sum = 0;
+        sru_tensor t = { "", { 0 }, NULL, 0, 0 };
+        sprintf(t.name, "%s", names[k]);
+        if (!file || sru_read_tensor(&t, file, size, error)) return puts(error), 1;
+        t.data = data;
+        if (sru_read_tensor(&t, file, size, error)) return puts(error), 1;
+        for (int i = 0; i < 4096; i++) sum += data[i]*data[i];
+        if (!(sum > 0.01)) return printf("%s is 0\n", names[k]), 1;
+    }
+    return 0;
+}
+END
+for program in tests/pytorch/run_model $dir/input $dir/output; do
+    check "$program.c" $CC -std=c99 -DSRU__IMPLEMENTED $program.c $dir/packed.o \
+        -o $dir/$(basename $program)
+done
+check "input" $dir/input $dir/input.safetensors
+check "run_model" $dir/run_model examples/rnn.safetensors $dir/input.safetensors \
+    $dir/output.safetensors
+check "run_model's results" $dir/output $dir/output.safetensors
+
 check "teach" build/teach
 check "teach says so" grep "they agree" $dir/before.txt
 check "audio" build/audio
