@@ -5743,8 +5743,8 @@ static sru_status sru__check_own(const sru_tensor *own, int n, const char *prefi
                             t->name), SRU_EINVAL;
         total += sru__tensor_count(t);
         if (sru__begins(t->name, prefix))
-            return sru__say(error, "sru_save: own tensor '%s' begins with '%s', the network's "
-                            "prefix: give the network another", t->name, prefix), SRU_EINVAL;
+            return sru__say(error, "sru_save: the network needs a prefix with which own tensor "
+                            "'%s' does not begin, not '%s'", t->name, prefix), SRU_EINVAL;
         if (!sru__tensor_rows(t))
             return sru__say(error, "sru_save: own tensor '%s' cannot be reordered", t->name),
                    SRU_EINVAL;
