@@ -5,7 +5,7 @@ import inspect, json, sys
 
 
 def config_of(rnn):
-    """The arguments of the constructor that made this SRU or SRUpp, read off the module."""
+    """The arguments with which this SRU or SRUpp was constructed, read off the module."""
     cells = rnn.rnn_lst
     inner = [cell._modules.get("transform_module") for cell in cells]   # of SRUpp, the attention
     config = dict(layer_norm=rnn.use_layer_norm, use_tanh=cells[0].activation_type == 1,
@@ -18,7 +18,8 @@ def config_of(rnn):
         else:
             config["attention_last_n_layers"] = sum(attends)
         config["attn_layer_norm"] = inner[0].layer_norm is not None
-    names = inspect.signature(type(rnn)).parameters
+    base = next(c for c in type(rnn).__mro__ if c.__module__.split(".")[0] == "sru")
+    names = inspect.signature(base).parameters
     for part in inner + [cells[0], rnn]:
         config.update((name, getattr(part, name)) for name in names
                       if isinstance(getattr(part, name, None), (bool, int, float, list)))
