@@ -19,7 +19,7 @@ strict='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
 here=build/tests
 libraries='-lm -lpthread'
 threads='-DSRU__PORTION=1000 -DSRU__SHARE=1'    # several threads even for small work, as in tests
-jobs='undefined address aarch64 cuda header examples charlm isa clang fast cc c++
+jobs='undefined address thread aarch64 cuda header examples charlm isa clang fast cc c++
       native scalar scalar-native cblas m32 wasm windows armhf s390x readme'
 
 job()
@@ -37,6 +37,7 @@ job()
                     export LSAN_OPTIONS=suppressions=$dir/known.txt:print_suppressions=0
                     variant clang++ -x c++ -std=c++17 -O1 -gline-tables-only $(openmp clang++) \
                         $threads -fsanitize=address ;;
+    thread)         races ;;
     # clang's check of pointers finds what gcc's does not
     scalar)         variant clang -std=c99 -O2 $(openmp clang) $threads -DSRU_NO_SIMD $sanitize ;;
     # without OpenMP
@@ -166,6 +167,18 @@ emulated()
     case $emulator in qemu-a*) export TEST_BRIEF=1 ;; esac
     : "${sources:=tests/test_golden.c tests/test_operators.c tests/test_model.c tests/test_srupp.c}"
     variant "$@" -std=c99 -O2 -Wno-unknown-pragmas -Wno-unused-command-line-argument
+}
+
+# Looks for data races. Archer tells the sanitizer how OpenMP's threads wait for each other.
+races()
+{
+    archer=$(clang -print-resource-dir 2> $dir/try.txt)/../../libarcher.so
+    if [ ! -f "$archer" ]; then say "skipped: clang's OpenMP has no Archer here"; return; fi
+    export OMP_TOOL_LIBRARIES="$archer" TEST_BRIEF=1
+    export TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1
+    sources='tests/test_model.c tests/test_srupp.c'
+    variant clang -std=c99 -O1 -gline-tables-only $(openmp clang) $threads -fsanitize=thread \
+        -march=native -DSRU_NO_DISPATCH
 }
 
 # Runs the golden cases with each instruction set that this machine has, and on processors that lack

@@ -60,7 +60,7 @@ static inline int test_check(int ok, const char *file, int line, const char *con
     return ok;
 }
 
-/* Emulators, fifty times as slow, run fewer cases: the environment then has TEST_BRIEF. */
+/* Emulators and others that are slow run fewer cases: the environment then has TEST_BRIEF. */
 static inline int test_brief(void) { return getenv("TEST_BRIEF") != NULL; }
 
 /* How many random cases there are. */
